@@ -1,0 +1,130 @@
+"""What the parts of a round hand to each other: drafts, verdicts, records, and drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jax import Array
+
+
+class Params(NamedTuple):
+    """Parameters of both sides; a drafter may read the target's (embedding, head, layers)."""
+
+    target: Any
+    drafter: Any
+
+
+class Draft(NamedTuple):
+    """The tokens proposed in one round, as a chain: node n follows node n - 1, node 0 is pending.
+
+    Attributes:
+      tokens: int32 ``[B, N]``; node n is ``tokens[:, n - 1]``.
+      length: int32 ``[B]``, how many of them are real (0 to N).
+      probs: float32 ``[B, N+1, V]`` or None. ``probs[:, n]`` is the very array that node n + 1 was
+        drawn from; None when every token was given (chosen without drawing). Rows from ``length``
+        on may hold anything.
+      given: bool ``[B, N]`` or None, the nodes of a mixed draft that were chosen without drawing.
+    """
+
+    tokens: Array
+    length: Array
+    probs: Array | None = None
+    given: Array | None = None
+
+
+class Verdict(NamedTuple):
+    """What stays of a draft.
+
+    Attributes:
+      accepted: int32 ``[B]``, draft tokens kept.
+      path: int32 ``[B, N+1]``, nodes by depth: the pending token, then the accepted ones (further
+        entries mean nothing).
+      token: int32 ``[B]``, the correction or bonus that follows.
+    """
+
+    accepted: Array
+    path: Array
+    token: Array
+
+
+class Record(NamedTuple):
+    """What a drafter learns from a finished round.
+
+    Attributes:
+      draft: the draft that was verified.
+      logits: float32 ``[B, N+1, V]`` of the target at each node (nodes past ``draft.length``: zeros
+        or leftovers).
+      features: ``[B, N+1, F]`` of the drafter's ``layers``, or None.
+      verdict: what was kept.
+      length: int32 ``[B]``, the rows' lengths after the commit (a cut at EOS or the budget can
+        leave fewer tokens than the verdict).
+    """
+
+    draft: Draft
+    logits: Array
+    features: Array | None
+    verdict: Verdict
+    length: Array
+
+
+class Prefill(NamedTuple):
+    """What a drafter starts from.
+
+    Attributes:
+      tokens: int32 ``[B, S]``, the prompts.
+      length: int32 ``[B]``, their lengths.
+      features: ``[B, S, F]`` of the drafter's ``layers`` at ``tokens[:, :length - 1]``, or None.
+      capacity: S, the slots a cache needs.
+      chunk: tokens a prefill pass takes.
+      dtype: the dtype of the target's cache.
+    """
+
+    tokens: Array
+    length: Array
+    features: Array | None
+    capacity: int
+    chunk: int
+    dtype: Any
+
+
+class Context(NamedTuple):
+    """What a drafter may look at while it proposes.
+
+    Attributes:
+      tokens: int32 ``[B, S]``, prompt and output so far.
+      length: int32 ``[B]``.
+      done: bool ``[B]``, finished rows (their drafts are not used).
+      cache: the target's cache, for drafters that share it.
+      draw: ``(logits [B, Vd], node) -> (token [B], probs [B, V] | None)``: node ``node`` (1 to N)
+        under the active settings, with its own noise; the probs are what ``Draft.probs`` wants (None
+        when the verifier does not need them). Vd may be smaller or larger than V (padding).
+    """
+
+    tokens: Array
+    length: Array
+    done: Array
+    cache: Any
+    draw: Callable[[Array, Any], tuple[Array, Array | None]]
+
+
+class Drafter(NamedTuple):
+    """Anything that guesses. Make it in a factory that returns the same object for equal arguments.
+
+    Attributes:
+      init: ``(params: Params, prefill: Prefill) -> state``.
+      propose: ``(params, state, context, limit [B]) -> (Draft, state, cache)``; a row drafts at most
+        ``limit`` tokens (its budget). The cache is the target's, changed at most past its length.
+      update: ``(params, state, context, record) -> state``, restores the state's invariant; the
+        context is the one the draft was made in.
+      num_nodes: N, static.
+      layers: target features it wants (see ``Target.layers``).
+      name: for tables.
+    """
+
+    init: Callable[..., Any]
+    propose: Callable[..., Any]
+    update: Callable[..., Any]
+    num_nodes: int
+    layers: tuple[int, ...] = ()
+    name: str = "drafter"

@@ -1,0 +1,6 @@
+"""Drafters: what guesses. One a file; each is a factory that returns a ``Drafter``."""
+
+from specjax.drafters.draft_model import check_same_tokenizer, draft_model
+from specjax.drafters.ngram import ngram
+
+__all__ = ["check_same_tokenizer", "draft_model", "ngram"]

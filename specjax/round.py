@@ -1,0 +1,248 @@
+"""One round: propose, score, verify, commit, update. The heart of the library.
+
+Between rounds, in every row b: ``tokens[b, :length[b]]`` is the prompt and the output so far; the
+target's cache holds exactly ``length[b] - 1`` entries (all but the pending token); the drafter's
+state obeys the invariant its own docstring states. A finished row is frozen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from specjax import keys, stats, warp
+from specjax.draft import Context, Draft, Drafter, Params, Record, Verdict
+from specjax.target import Target
+from specjax.verify import Verifier
+
+RUNNING, EOS, LENGTH, BAD_LOGITS = range(4)  # finish reasons
+
+
+class Engine(NamedTuple):
+    """The static half of decoding: what programs are compiled for.
+
+    Attributes:
+      target: the model.
+      drafter: what guesses, or None for plain decoding in the same loop.
+      verifier: the rule.
+      widths: ascending numbers of tokens a target pass may take; the last one is N + 1.
+    """
+
+    target: Target
+    drafter: Drafter | None
+    verifier: Verifier
+    widths: tuple[int, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the most a row drafts in a round."""
+        return self.drafter.num_nodes if self.drafter else 0
+
+
+class Request(NamedTuple):
+    """What a run was asked for; constant through it.
+
+    Attributes:
+      start: int32 ``[B]``, the prompt's length: where the output starts.
+      end: int32 ``[B]``, the length at which the row's budget is spent.
+      keys: typed keys ``[B]``.
+      sampling: the settings, ``[B]`` arrays or None.
+      eos_ids: int32 ``[E]``, ids that end a row.
+    """
+
+    start: Array
+    end: Array
+    keys: Array
+    sampling: warp.Sampling
+    eos_ids: Array
+
+
+class State(NamedTuple):
+    """The carry of the loop.
+
+    Attributes:
+      tokens: int32 ``[B, S]``, prompt and output.
+      length: int32 ``[B]``.
+      reason: int32 ``[B]``, RUNNING, or why the row is finished.
+      cache: the target's.
+      drafter: the drafter's own state.
+      stats: counters.
+    """
+
+    tokens: Array
+    length: Array
+    reason: Array
+    cache: Any
+    drafter: Any
+    stats: stats.Stats
+
+    @property
+    def done(self) -> Array:
+        """Bool ``[B]``, the finished rows."""
+        return self.reason != RUNNING
+
+
+def run_round(engine: Engine, params: Params, request: Request, state: State) -> State:
+    """One whole round."""
+    draft, state = propose(engine, params, request, state)
+    return advance(engine, params, request, state, draft)
+
+
+def propose(engine: Engine, params: Params, request: Request, state: State) -> tuple[Draft, State]:
+    """Asks the drafter for this round's draft, at most what a row's budget leaves room for."""
+    if engine.drafter is None:
+        nothing = jnp.zeros([state.tokens.shape[0]], jnp.int32)
+        return Draft(jnp.zeros([state.tokens.shape[0], 0], jnp.int32), nothing), state
+    room = jnp.clip(request.end - state.length - 1, 0, engine.num_nodes)  # one more token follows
+    limit = jnp.where(state.done, 0, room)
+    context = _context(engine, request, state)
+    draft, drafter, cache = engine.drafter.propose(params, state.drafter, context, limit)
+    return draft, state._replace(drafter=drafter, cache=cache)
+
+
+def advance(
+    engine: Engine, params: Params, request: Request, state: State, draft: Draft
+) -> State:
+    """The round from a draft on: score, verify, commit, update.
+
+    Args:
+      engine: the static half.
+      params: parameters of target and drafter.
+      request: what the run was asked for.
+      state: the state the draft was made in.
+      draft: the draft; finished rows' drafts are ignored.
+
+    Returns:
+      The state after the round.
+    """
+    active = ~state.done
+    draft = draft._replace(length=jnp.where(active, draft.length, 0))
+    logits, features, cache, width = score(engine, params.target, state, draft)
+
+    noise = keys.Noise(request.keys, state.length)
+    verdict = engine.verifier.verify(draft, logits, request.sampling, noise)
+    bad = _bad_logits(logits, draft.length)
+
+    committed, count, ended = _committed(request, state.length, draft, verdict)
+    count = jnp.where(active & ~bad, count, 0)
+    length = state.length + count
+    reason = jnp.where(ended, EOS, jnp.where(length >= request.end, LENGTH, RUNNING))
+    reason = jnp.where(bad, BAD_LOGITS, reason)
+    after = state._replace(
+        tokens=_write_rows(state.tokens, committed, state.length, count),
+        length=length,
+        reason=jnp.where(active, reason, state.reason),
+        cache=engine.target.rollback(cache, length - 1),
+        stats=stats.count(
+            state.stats,
+            active=active,
+            drafted=draft.length,
+            accepted=verdict.accepted,
+            emitted=count,
+            width=width,
+        ),
+    )
+    if engine.drafter is None:
+        return after
+    record = Record(draft, logits, features, verdict, length)
+    update = engine.drafter.update
+    return after._replace(drafter=update(params, after.drafter, _context(engine, request, state), record))
+
+
+def score(
+    engine: Engine, params: Any, state: State, draft: Draft
+) -> tuple[Array, Array | None, Any, Array]:
+    """Runs the target once over ``[pending, draft...]``.
+
+    The pass takes the smallest of the engine's widths that holds the longest draft. Each width is a
+    loop of zero or one trips around the pass alone: a ``lax.switch`` would copy the whole cache
+    twice a round.
+
+    Returns:
+      logits float32 ``[B, N+1, V]`` (zeros past the width), features ``[B, N+1, F]`` or None, the
+      cache with the pass's entries appended, and the index of the width used.
+    """
+    apply, layers = engine.target.apply, engine.drafter.layers if engine.drafter else ()
+    pending = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, 1)
+    tokens = jnp.concatenate([pending, draft.tokens], 1)
+
+    def run(width: int, cache: Any) -> tuple[Array, Array | None, Any]:
+        logits, features, cache = apply(params, tokens[:, :width], cache, layers=layers)
+        return logits[:, :, : engine.target.vocab_size].astype(jnp.float32), features, cache
+
+    if len(engine.widths) == 1:
+        return *run(engine.widths[0], state.cache), jnp.zeros([], jnp.int32)
+
+    shapes = jax.eval_shape(lambda cache: run(engine.widths[-1], cache)[:2], state.cache)
+    out = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    needed = jnp.max(draft.length) + 1
+    chosen = jnp.sum(needed > jnp.array(engine.widths, jnp.int32), dtype=jnp.int32)
+
+    cache = state.cache
+    for index, width in enumerate(engine.widths):
+
+        def trip(carry: tuple, width: int = width) -> tuple:
+            _, out, cache = carry
+            *new, cache = run(width, cache)
+            out = jax.tree.map(lambda whole, part: whole.at[:, :width].set(part), out, tuple(new))
+            return jnp.zeros([], bool), out, cache
+
+        _, out, cache = lax.while_loop(lambda carry: carry[0], trip, (chosen == index, out, cache))
+    return *out, cache, chosen
+
+
+def _context(engine: Engine, request: Request, state: State) -> Context:
+    def draw(logits: Array, node: Array | int) -> tuple[Array, Array | None]:
+        logits = _fit(logits, engine.target.vocab_size)
+        if engine.verifier.greedy:
+            return keys.argmax(logits), None
+        probs = warp.apply(request.sampling, logits[:, None])[:, 0]
+        noise = keys.Noise(request.keys, state.length)
+        token = keys.draw(probs, keys.uniforms(noise, node, keys.DRAFT, 2))
+        return token, probs if engine.verifier.uses_q else None
+
+    return Context(state.tokens, state.length, state.done, state.cache, draw)
+
+
+def _fit(logits: Array, vocab: int) -> Array:
+    """A drafter's logits ``[B, Vd]`` in the target's vocabulary: ids it lacks can't be drawn."""
+    missing = max(vocab - logits.shape[1], 0)
+    return jnp.pad(logits[:, :vocab], ((0, 0), (0, missing)), constant_values=-jnp.inf)
+
+
+def _bad_logits(logits: Array, length: Array) -> Array:
+    """Bool ``[B]``: a node of the draft has NaN, +inf or nothing finite (-inf is legal padding)."""
+    # The maximum of a row says it all: NaN wins it, +inf wins it, -inf only if there is no other.
+    bad = ~jnp.isfinite(jnp.max(logits, -1))
+    return jnp.any(bad & (jnp.arange(logits.shape[1], dtype=jnp.int32) <= length[:, None]), 1)
+
+
+def _committed(
+    request: Request, length: Array, draft: Draft, verdict: Verdict
+) -> tuple[Array, Array, Array]:
+    """The round's tokens, cut at the first EOS and at the budget.
+
+    Returns:
+      tokens int32 ``[B, N+1]``, how many of them count, and whether the last one is an EOS.
+    """
+    accepted = verdict.accepted[:, None]
+    depth = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)
+    tokens = jnp.broadcast_to(verdict.token[:, None], verdict.path.shape)
+    if draft.tokens.shape[1]:
+        drafted = jnp.take_along_axis(draft.tokens, jnp.maximum(verdict.path[:, 1:] - 1, 0), 1)
+        drafted = jnp.pad(drafted, ((0, 0), (0, 1)))
+        tokens = jnp.where(depth < accepted, drafted, tokens)
+    room = jnp.minimum(verdict.accepted + 1, request.end - length)
+    is_eos = jnp.any(tokens[:, :, None] == request.eos_ids, -1) & (depth < room[:, None])
+    first = jnp.min(jnp.where(is_eos, depth + 1, depth.shape[0] + 1), 1)
+    return tokens, jnp.minimum(room, first), first <= room
+
+
+def _write_rows(buffer: Array, new: Array, start: Array, count: Array) -> Array:
+    """Writes ``new[b, :count[b]]`` at ``buffer[b, start[b]:]``; nothing else changes."""
+    offset = jnp.arange(new.shape[1], dtype=jnp.int32)
+    slots = jnp.where(offset < count[:, None], start[:, None] + offset, buffer.shape[1])
+    return jax.vmap(lambda row, at, values: row.at[at].set(values, mode="drop"))(buffer, slots, new)

@@ -1,0 +1,291 @@
+"""Decoding: ``sample`` and ``stream``, and the ``start`` / ``decode`` pair they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
+
+from specjax import stats, validate
+from specjax.draft import Drafter, Params, Prefill
+from specjax.prefill import prefill
+from specjax.round import BAD_LOGITS, Engine, Request, State, run_round
+from specjax.stats import Stats
+from specjax.target import Target
+from specjax.verify import Verifier, greedy, token
+from specjax.warp import Sampling
+
+FINISH_REASONS = ("running", "eos", "length", "bad logits")  # by the numbers in round.py
+
+
+class SampleOutput(NamedTuple):
+    """What decoding gives.
+
+    Attributes:
+      tokens: int32 ``[B, max_new_tokens]``, ``pad_id`` after each row's end.
+      lengths: int32 ``[B]``, tokens emitted; an EOS counts.
+      finish_reason: int32 ``[B]``, an index into ``FINISH_REASONS``.
+      stats: counters.
+    """
+
+    tokens: Array
+    lengths: Array
+    finish_reason: Array
+    stats: Stats
+
+
+class Run(NamedTuple):
+    """A decoding run between two calls of ``decode``.
+
+    Attributes:
+      engine: the static half.
+      params: parameters of target and drafter.
+      request: what was asked for.
+      state: where it stands; ``decode`` uses it up.
+    """
+
+    engine: Engine
+    params: Params
+    request: Request
+    state: State
+
+
+def sample(
+    target: Target,
+    params: Any,
+    prompts: ArrayLike | Sequence[Sequence[int]],
+    *,
+    prompt_lengths: ArrayLike | None = None,
+    drafter: Drafter | None = None,
+    drafter_params: Any = None,
+    max_new_tokens: int,
+    max_length: int | None = None,
+    sampling: Sampling | None = None,
+    verifier: Verifier | None = None,
+    eos_ids: Sequence[int] = (),
+    pad_id: int = 0,
+    key: Array | None = None,
+    widths: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+) -> SampleOutput:
+    """Decodes a batch of prompts speculatively: the target's own output, in fewer passes.
+
+    Args:
+      target: the model.
+      params: its parameters; new values never recompile.
+      prompts: int ``[B, P]``, right-padded, or a list of lists of ids.
+      prompt_lengths: int ``[B]``; all of P by default.
+      drafter: what guesses; None decodes plainly, in the same loop.
+      drafter_params: the drafter's parameters.
+      max_new_tokens: the budget of each row; a new value recompiles only with the buffer.
+      max_length: slots of the buffers; by default what prompt and budget need, rounded up so that
+        similar requests share a compiled program.
+      sampling: how to sample; greedy by default.
+      verifier: the rule; greedy decoding takes ``verify.greedy``, sampling ``verify.token``.
+      eos_ids: ids that end a row (emitted as its last token).
+      pad_id: fills the output after each row's end.
+      key: one typed key or ``[B]`` of them; needed for sampling only.
+      widths: numbers of tokens a target pass may take; the last must be N + 1. By default chosen
+        by the platform.
+      dtype: of the caches; by default that of the parameters.
+
+    Returns:
+      The output.
+
+    Raises:
+      ValueError: for bad arguments, or when the model returns logits with NaN, +inf or nothing
+        finite.
+    """
+    run = start(
+        target,
+        params,
+        prompts,
+        prompt_lengths=prompt_lengths,
+        drafter=drafter,
+        drafter_params=drafter_params,
+        max_new_tokens=max_new_tokens,
+        max_length=max_length,
+        sampling=sampling,
+        verifier=verifier,
+        eos_ids=eos_ids,
+        key=key,
+        widths=widths,
+        dtype=dtype,
+    )
+    return finish(decode(run), max_new_tokens=max_new_tokens, pad_id=pad_id)
+
+
+def stream(
+    target: Target, params: Any, prompts: ArrayLike | Sequence[Sequence[int]], **arguments: Any
+) -> Iterator[list[list[int]]]:
+    """Decodes like ``sample`` and yields each round's new tokens as they come.
+
+    Args:
+      target: the model.
+      params: its parameters.
+      prompts: as for ``sample``.
+      **arguments: as for ``sample`` (``pad_id`` has no use here).
+
+    Yields:
+      A list a row of the tokens the round emitted; empty for finished rows.
+    """
+    run = start(target, params, prompts, **arguments)
+    while not np.all(run.state.done):
+        before = np.asarray(run.state.length)
+        run = decode(run, rounds=1)
+        check_logits(run)
+        tokens, after = jax.device_get((run.state.tokens, run.state.length))
+        yield [row[i:j].tolist() for row, i, j in zip(tokens, before, after, strict=True)]
+
+
+def start(
+    target: Target,
+    params: Any,
+    prompts: ArrayLike | Sequence[Sequence[int]],
+    *,
+    prompt_lengths: ArrayLike | None = None,
+    drafter: Drafter | None = None,
+    drafter_params: Any = None,
+    max_new_tokens: int,
+    max_length: int | None = None,
+    sampling: Sampling | None = None,
+    verifier: Verifier | None = None,
+    eos_ids: Sequence[int] = (),
+    key: Array | None = None,
+    widths: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+) -> Run:
+    """Checks the arguments (those of ``sample``), prefills, and returns a run ready to decode."""
+    tokens, lengths = validate.prompts(prompts, prompt_lengths, target.vocab_size)
+    batch = len(lengths)
+    nodes = drafter.num_nodes if drafter else 0
+    validate.target(target)
+    validate.budget(max_new_tokens)
+    sampling = validate.sampling(sampling or Sampling(), batch)
+    is_greedy = sampling.temperature is None
+    verifier = verifier or (greedy if is_greedy else token)
+    validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
+    capacity = _capacity(int(lengths.max()), max_new_tokens, nodes, max_length)
+    engine = Engine(target, drafter, verifier, _widths(widths, nodes))
+
+    request = Request(
+        start=jnp.asarray(lengths),
+        end=jnp.asarray(lengths + max_new_tokens),
+        keys=validate.keys(key, batch),
+        sampling=sampling,
+        eos_ids=jnp.asarray(validate.ids(eos_ids, target.vocab_size)),
+    )
+    both = Params(params, drafter_params)
+    buffer = np.zeros((batch, capacity), np.int32)
+    buffer[:, : min(tokens.shape[1], capacity)] = tokens[:, :capacity]
+    dtype = jnp.dtype(dtype or _dtype(params))
+    state = _start(engine, _chunk(capacity), dtype, both, buffer, request.start)
+    return Run(engine, both, request, state)
+
+
+def decode(run: Run, rounds: int | None = None) -> Run:
+    """Runs rounds until every row is finished, or at most ``rounds`` of them.
+
+    The state of ``run`` is donated: use the run that comes back.
+    """
+    limit = jnp.asarray(np.iinfo(np.int32).max if rounds is None else rounds, jnp.int32)
+    return run._replace(state=_decode(run.engine, run.params, run.request, run.state, limit))
+
+
+def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
+    """The output of a run (finished or not), as ``sample`` returns it."""
+    check_logits(run)
+    tokens, length, first = jax.device_get((run.state.tokens, run.state.length, run.request.start))
+    slots = first[:, None] + np.arange(max_new_tokens)
+    emitted = np.take_along_axis(tokens, np.minimum(slots, tokens.shape[1] - 1), 1)
+    return SampleOutput(
+        tokens=jnp.asarray(np.where(slots < length[:, None], emitted, np.int32(pad_id))),
+        lengths=jnp.asarray(length - first),
+        finish_reason=run.state.reason,
+        stats=run.state.stats,
+    )
+
+
+def check_logits(run: Run) -> None:
+    """Raises ValueError when a row stopped on logits that are no distribution."""
+    reason, length = jax.device_get((run.state.reason, run.state.length))
+    rows = np.flatnonzero(reason == BAD_LOGITS)
+    if rows.size:
+        raise ValueError(
+            f"the target's logits hold NaN, +inf or nothing finite in row {rows[0]} after "
+            f"{length[rows[0]]} tokens; check its parameters and dtype"
+        )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _start(
+    engine: Engine, chunk: int, dtype: Any, params: Params, tokens: Array, length: Array
+) -> State:
+    batch, capacity = tokens.shape
+    target, drafter = engine.target, engine.drafter
+    layers = drafter.layers if drafter else ()
+    cache = target.init_cache(batch, capacity, dtype)
+    cache, features = prefill(
+        target, params.target, tokens, length, cache, chunk=chunk, layers=layers
+    )
+    given = Prefill(tokens, length, features, capacity, chunk, dtype)
+    return State(
+        tokens=tokens,
+        length=length,
+        reason=jnp.zeros([batch], jnp.int32),
+        cache=cache,
+        drafter=drafter.init(params, given) if drafter else (),
+        stats=stats.init(batch, engine.num_nodes, len(engine.widths)),
+    )
+
+
+@partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))
+def _decode(engine: Engine, params: Params, request: Request, state: State, limit: Array) -> State:
+    def running(carry: tuple[Array, State]) -> Array:
+        return (carry[0] < limit) & ~jnp.all(carry[1].done)
+
+    def body(carry: tuple[Array, State]) -> tuple[Array, State]:
+        return carry[0] + 1, run_round(engine, params, request, carry[1])
+
+    return lax.while_loop(running, body, (jnp.zeros([], jnp.int32), state))[1]
+
+
+def _capacity(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:
+    """Slots the buffers need: prompt, budget and scratch for a draft; powers of two by default."""
+    needed = prompt + budget + nodes
+    if max_length is None:
+        return max(128, 1 << (needed - 1).bit_length())
+    if max_length < needed:
+        raise ValueError(
+            f"max_length={max_length} can't hold {prompt} prompt tokens, {budget} new tokens and "
+            f"{nodes} draft slots; it must be at least {needed}"
+        )
+    return max_length
+
+
+def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
+    """The widths of a target pass; accelerators take one, CPUs three."""
+    if widths is None:
+        several = jax.default_backend() == "cpu" and nodes > 1
+        return tuple(sorted({1, nodes // 2 + 1, nodes + 1})) if several else (nodes + 1,)
+    if not widths or list(widths) != sorted(set(widths)) or widths[0] < 1 or widths[-1] != nodes + 1:
+        raise ValueError(f"widths={widths}; they must ascend from at least 1 to N + 1 = {nodes + 1}")
+    return tuple(widths)
+
+
+def _chunk(capacity: int) -> int:
+    """Tokens a prefill pass takes: enough to be compute-bound, not much more."""
+    return min(capacity, 64 if jax.default_backend() == "cpu" else 512)
+
+
+def _dtype(params: Any) -> DTypeLike:
+    """The dtype of the largest parameter: that of the matrices."""
+    leaves = [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")]
+    return max(leaves, key=lambda leaf: leaf.size).dtype if leaves else jnp.float32
+

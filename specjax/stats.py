@@ -1,0 +1,82 @@
+"""Counters of a decoding run, and the rates they give."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+
+class Stats(NamedTuple):
+    """Counts, all int32. A finished row's counters stop.
+
+    Attributes:
+      rounds: ``[B]``, rounds of the row; each is one target pass.
+      emitted: ``[B]``, tokens committed.
+      drafted: ``[B]``, draft tokens submitted.
+      judged: ``[B, N]`` by position: a round judges min(accepted + 1, drafted) of them.
+      accepted: ``[B, N]`` by position.
+      widths: ``[W]``, target passes of the batch at each width.
+    """
+
+    rounds: Array
+    emitted: Array
+    drafted: Array
+    judged: Array
+    accepted: Array
+    widths: Array
+
+
+def init(batch: int, nodes: int, widths: int) -> Stats:
+    """All counters at zero."""
+    row, by_position = jnp.zeros([batch], jnp.int32), jnp.zeros([batch, nodes], jnp.int32)
+    return Stats(row, row, row, by_position, by_position, jnp.zeros([widths], jnp.int32))
+
+
+def count(
+    stats: Stats, *, active: Array, drafted: Array, accepted: Array, emitted: Array, width: Array
+) -> Stats:
+    """Adds one round.
+
+    Args:
+      stats: the counters before it.
+      active: bool ``[B]``, rows that took part.
+      drafted: int32 ``[B]``, draft tokens submitted.
+      accepted: int32 ``[B]``, draft tokens the verifier kept.
+      emitted: int32 ``[B]``, tokens committed.
+      width: int32 ``[]``, index of the width the pass ran at.
+
+    Returns:
+      The counters after it.
+    """
+    position = jnp.arange(stats.judged.shape[1], dtype=jnp.int32)
+    row = active[:, None]
+    ones = active.astype(jnp.int32)
+    judged = jnp.minimum(accepted + 1, drafted)
+    return Stats(
+        rounds=stats.rounds + ones,
+        emitted=stats.emitted + ones * emitted,
+        drafted=stats.drafted + ones * drafted,
+        judged=stats.judged + (row & (position < judged[:, None])).astype(jnp.int32),
+        accepted=stats.accepted + (row & (position < accepted[:, None])).astype(jnp.int32),
+        widths=stats.widths.at[width].add(1),
+    )
+
+
+def acceptance_rate(stats: Stats) -> float:
+    """Accepted / judged over the batch: the censored estimate of alpha (nan without drafts)."""
+    judged = int(stats.judged.sum())
+    return int(stats.accepted.sum()) / judged if judged else float("nan")
+
+
+def acceptance_by_position(stats: Stats) -> list[float]:
+    """Accepted / judged at each draft position, given that all before it were accepted."""
+    pairs = zip(stats.accepted.sum(0).tolist(), stats.judged.sum(0).tolist(), strict=True)
+    return [accepted / judged if judged else float("nan") for accepted, judged in pairs]
+
+
+def tokens_per_pass(stats: Stats) -> float:
+    """Emitted tokens / target passes over the rows (nan before the first)."""
+    rounds = int(stats.rounds.sum())
+    return int(stats.emitted.sum()) / rounds if rounds else float("nan")

@@ -1,0 +1,147 @@
+"""Checks at the public edge: plain Python, one sentence an error, with the value and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from specjax.draft import Drafter
+from specjax.target import Target
+from specjax.verify import Verifier
+from specjax.warp import Sampling
+
+
+def prompts(
+    prompts: ArrayLike | Sequence[Sequence[int]], lengths: ArrayLike | None, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The prompts as int32 ``[B, P]`` and their lengths as int32 ``[B]``."""
+    if isinstance(prompts, Sequence) and lengths is None:
+        lengths = [len(prompt) for prompt in prompts]
+        width = max(lengths, default=0)
+        prompts = [[*prompt, *[0] * (width - len(prompt))] for prompt in prompts]
+    tokens = np.asarray(prompts)
+    if tokens.ndim != 2 or tokens.shape[0] == 0:
+        raise ValueError(f"prompts of shape {tokens.shape}; they must be [B, P] with B at least 1")
+    if tokens.size and not np.issubdtype(tokens.dtype, np.integer):
+        raise ValueError(f"prompts of dtype {tokens.dtype}; they must be integers (token ids)")
+    batch, width = tokens.shape
+    lengths = np.full(batch, width) if lengths is None else np.asarray(lengths)
+    if lengths.shape != (batch,) or not np.issubdtype(lengths.dtype, np.integer):
+        raise ValueError(
+            f"prompt_lengths of shape {lengths.shape} and dtype {lengths.dtype}; they must be "
+            f"integers [{batch}], one a prompt"
+        )
+    for row in np.flatnonzero((lengths < 1) | (lengths > width))[:1]:
+        raise ValueError(
+            f"prompt {row} has length {lengths[row]}; it must be 1 to {width} (start an empty "
+            "prompt with the tokenizer's BOS or EOS id)"
+        )
+    real = np.arange(width) < lengths[:, None]
+    for row, slot in np.argwhere(real & ((tokens < 0) | (tokens >= vocab_size)))[:1]:
+        raise ValueError(
+            f"prompt {row} holds id {tokens[row, slot]} at position {slot}; ids must be 0 to "
+            f"{vocab_size - 1} (does the tokenizer belong to this target?)"
+        )
+    return np.where(real, tokens, 0).astype(np.int32), lengths.astype(np.int32)
+
+
+def ids(eos_ids: Sequence[int], vocab_size: int) -> np.ndarray:
+    """The ids that end a row, int32 ``[E]``."""
+    out = np.asarray(list(eos_ids) if isinstance(eos_ids, Sequence) else eos_ids)
+    if out.ndim != 1 or (out.size and not np.issubdtype(out.dtype, np.integer)):
+        raise ValueError(f"eos_ids={eos_ids!r}; they must be a sequence of ids, such as (2,)")
+    for bad in out[(out < 0) | (out >= vocab_size)][:1]:
+        raise ValueError(f"eos_ids holds {bad}; ids must be 0 to {vocab_size - 1}")
+    return out.astype(np.int32)
+
+
+def budget(max_new_tokens: int) -> None:
+    """A budget is at least 1."""
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
+        raise ValueError(f"max_new_tokens={max_new_tokens!r}; it must be an int")
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens={max_new_tokens}; it must be at least 1")
+
+
+def target(target: Target) -> None:
+    """A target must be able to roll back: a cache that can't forget can't verify."""
+    if not isinstance(target, Target):
+        raise ValueError(f"target is a {type(target).__name__}; wrap the model in specjax.Target")
+    if not callable(target.rollback):
+        raise ValueError(
+            f"target {target.name!r} has no rollback; its cache must be able to forget entries "
+            "(recurrent and rolling-window caches need snapshots)"
+        )
+
+
+def sampling(sampling: Sampling, batch: int) -> Sampling:
+    """The settings as ``[B]`` arrays; a temperature of 0 everywhere becomes None (greedy)."""
+    checks = {
+        "temperature": (np.float32, lambda x: x >= 0, "at least 0 and finite"),
+        "top_k": (np.int32, lambda x: x >= 1, "at least 1"),
+        "top_p": (np.float32, lambda x: (x > 0) & (x <= 1), "in (0, 1]"),
+        "min_p": (np.float32, lambda x: (x >= 0) & (x <= 1), "in [0, 1]"),
+    }
+    out: dict[str, Any] = {}
+    for name, (dtype, allowed, words) in checks.items():
+        value = getattr(sampling, name)
+        if value is None:
+            continue
+        array = np.asarray(value)
+        if array.shape not in ((), (batch,)):
+            raise ValueError(f"{name} has shape {array.shape}; it must be [] or [{batch}]")
+        if name == "top_k" and not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"top_k={value}; it must be an integer")
+        if not np.all(np.isfinite(array) & allowed(array)):
+            raise ValueError(f"{name}={value}; it must be {words}")
+        out[name] = np.broadcast_to(array, (batch,)).astype(dtype)
+    if np.all(out.get("temperature", 0) == 0):
+        out.pop("temperature", None)
+        if out:
+            raise ValueError(
+                f"{', '.join(out)} without a temperature above 0: greedy decoding would ignore "
+                "it; set a temperature or drop the filter"
+            )
+    return Sampling(**{name: jnp.asarray(value) for name, value in out.items()})
+
+
+def pairing(
+    verifier: Verifier,
+    is_greedy: bool,
+    key: Array | None,
+    drafter: Drafter | None,
+    drafter_params: Any,
+) -> None:
+    """Settings that only make sense together."""
+    if verifier.greedy != is_greedy:
+        how = "greedy decoding" if is_greedy else "a temperature above 0"
+        fix = "verify.greedy, or set a temperature" if is_greedy else "verify.token or verify.match"
+        raise ValueError(f"verifier {verifier.name!r} does not go with {how}; use {fix}")
+    if key is None and not is_greedy:
+        raise ValueError("key=None with a temperature above 0; pass key=jax.random.key(seed)")
+    if drafter is None and drafter_params is not None:
+        raise ValueError("drafter_params without a drafter; pass drafter=... too")
+
+
+def keys(key: Array | None, batch: int) -> Array:
+    """Row keys ``[B]``."""
+    from specjax.keys import row_keys
+
+    if key is None:  # greedy decoding: never read
+        key = jax.random.key(0, impl="threefry2x32")
+    if not isinstance(key, Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise ValueError(f"key={key!r}; it must be a typed key, jax.random.key(seed)")
+    if str(jax.random.key_impl(key)) != "threefry2x32":
+        raise ValueError(
+            f"a {jax.random.key_impl(key)} key; only threefry2x32 keeps rows independent of their "
+            "neighbours: jax.random.key(seed, impl='threefry2x32')"
+        )
+    if key.shape not in ((), (batch,)):
+        raise ValueError(f"key has shape {key.shape}; it must be [] or [{batch}]")
+    return row_keys(key, batch)
