@@ -1,0 +1,1 @@
+"""Commands around specjax: getting a model, setting the environment up."""

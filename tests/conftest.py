@@ -1,0 +1,61 @@
+"""Settings and fixtures that every test shares.
+
+Strict on purpose: silent dtype promotion and warnings are errors, because each has hidden a real
+bug in some decoding loop.
+"""
+
+import os
+import pathlib
+import sys
+import zlib
+
+import jax
+import pytest
+
+from specjax import device
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Turns the persistent compilation cache on, for this process and for the ones it starts."""
+    del config
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(device.enable_compilation_cache())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run in which nothing passed is a failure in CI, even if all it did was skip."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if in_ci() and reporter is not None and not hasattr(session.config, "workerinput"):
+        collect_only = session.config.option.collectonly
+        if session.exitstatus == 0 and not collect_only and not reporter.stats.get("passed"):
+            print("\nno test passed: in CI that is a failure", file=sys.stderr)
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of the test's own. A failure's report shows it; SPECJAX_SEED overrides it."""
+    default = zlib.crc32(request.node.nodeid.encode())
+    value = int(os.environ.get("SPECJAX_SEED", default)) % 2**31
+    print(f"seed {value} (repeat with SPECJAX_SEED={value})")
+    return value
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> pathlib.Path:
+    """The real model's folder; gets the model at the first use."""
+    from scripts import get_smollm2
+
+    try:
+        return get_smollm2.get()
+    except get_smollm2.GetError as error:
+        # Without a network there is nothing to test with; anything else is a failure.
+        if in_ci() or not error.offline:
+            raise
+        pytest.skip(f"the real model isn't here and can't be downloaded: {error}")
