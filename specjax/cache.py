@@ -34,7 +34,13 @@ class KVCache(NamedTuple):
 
 
 def init(
-    *, layers: int, batch: int, kv_heads: int, capacity: int, head_dim: int, dtype: jax.typing.DTypeLike
+    *,
+    layers: int,
+    batch: int,
+    kv_heads: int,
+    capacity: int,
+    head_dim: int,
+    dtype: jax.typing.DTypeLike,
 ) -> KVCache:
     """An empty cache: zeros, not ``empty`` (which newer jax leaves uninitialised, so 0 * NaN)."""
     shape = (batch, kv_heads, capacity, head_dim)
@@ -91,6 +97,4 @@ def keep(cache: KVCache, start: Array, path: Array) -> KVCache:
     def move(buffer: Array) -> Array:
         return write(buffer, jnp.take_along_axis(buffer, slots[:, None, :, None], axis=2), start)
 
-    return cache._replace(
-        keys=tuple(map(move, cache.keys)), values=tuple(map(move, cache.values))
-    )
+    return cache._replace(keys=tuple(map(move, cache.keys)), values=tuple(map(move, cache.values)))

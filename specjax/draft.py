@@ -96,9 +96,9 @@ class Context(NamedTuple):
       length: int32 ``[B]``.
       done: bool ``[B]``, finished rows (their drafts are not used).
       cache: the target's cache, for drafters that share it.
-      draw: ``(logits [B, Vd], node) -> (token [B], probs [B, V] | None)``: node ``node`` (1 to N)
-        under the active settings, with its own noise; the probs are what ``Draft.probs`` wants (None
-        when the verifier does not need them). Vd may be smaller or larger than V (padding).
+      draw: ``(logits [B, Vd], node) -> (token [B], probs [B, V] | None)``: draws node ``node`` (1
+        to N) under the active settings, with its own noise. The probs are what ``Draft.probs``
+        wants; None when the verifier does not need them. Vd may differ from V (padding).
     """
 
     tokens: Array
@@ -113,8 +113,8 @@ class Drafter(NamedTuple):
 
     Attributes:
       init: ``(params: Params, prefill: Prefill) -> state``.
-      propose: ``(params, state, context, limit [B]) -> (Draft, state, cache)``; a row drafts at most
-        ``limit`` tokens (its budget). The cache is the target's, changed at most past its length.
+      propose: ``(params, state, context, limit [B]) -> (Draft, state, cache)``; a row drafts at
+        most ``limit`` tokens (its budget). The cache is the target's, untouched below its length.
       update: ``(params, state, context, record) -> state``, restores the state's invariant; the
         context is the one the draft was made in.
       num_nodes: N, static.

@@ -51,7 +51,7 @@ def prefill(
     def body(carry: tuple) -> tuple:
         start, cache, collected = carry
         features, cache = run(start, cache)
-        if collected is not None:
+        if features is not None:
             live = (start + offsets < filled[:, None])[:, :, None]
             features = jnp.where(live, features, 0)
             collected = collected.at[:, start + offsets].set(features, mode="drop")

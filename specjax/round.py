@@ -103,9 +103,7 @@ def propose(engine: Engine, params: Params, request: Request, state: State) -> t
     return draft, state._replace(drafter=drafter, cache=cache)
 
 
-def advance(
-    engine: Engine, params: Params, request: Request, state: State, draft: Draft
-) -> State:
+def advance(engine: Engine, params: Params, request: Request, state: State, draft: Draft) -> State:
     """The round from a draft on: score, verify, commit, update.
 
     Args:
@@ -149,7 +147,9 @@ def advance(
         return after
     record = Record(draft, logits, features, verdict, length)
     update = engine.drafter.update
-    return after._replace(drafter=update(params, after.drafter, _context(engine, request, state), record))
+    return after._replace(
+        drafter=update(params, after.drafter, _context(engine, request, state), record)
+    )
 
 
 def score(

@@ -274,8 +274,15 @@ def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
     if widths is None:
         several = jax.default_backend() == "cpu" and nodes > 1
         return tuple(sorted({1, nodes // 2 + 1, nodes + 1})) if several else (nodes + 1,)
-    if not widths or list(widths) != sorted(set(widths)) or widths[0] < 1 or widths[-1] != nodes + 1:
-        raise ValueError(f"widths={widths}; they must ascend from at least 1 to N + 1 = {nodes + 1}")
+    if (
+        not widths
+        or list(widths) != sorted(set(widths))
+        or widths[0] < 1
+        or widths[-1] != nodes + 1
+    ):
+        raise ValueError(
+            f"widths={widths}; they must ascend from at least 1 to N + 1 = {nodes + 1}"
+        )
     return tuple(widths)
 
 
@@ -288,4 +295,3 @@ def _dtype(params: Any) -> DTypeLike:
     """The dtype of the largest parameter: that of the matrices."""
     leaves = [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")]
     return max(leaves, key=lambda leaf: leaf.size).dtype if leaves else jnp.float32
-

@@ -22,8 +22,8 @@ def prompts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The prompts as int32 ``[B, P]`` and their lengths as int32 ``[B]``."""
     if isinstance(prompts, Sequence) and lengths is None:
-        lengths = [len(prompt) for prompt in prompts]
-        width = max(lengths, default=0)
+        lengths = np.array([len(prompt) for prompt in prompts], int)
+        width = max(map(len, prompts), default=0)
         prompts = [[*prompt, *[0] * (width - len(prompt))] for prompt in prompts]
     tokens = np.asarray(prompts)
     if tokens.ndim != 2 or tokens.shape[0] == 0:
@@ -39,8 +39,8 @@ def prompts(
         )
     for row in np.flatnonzero((lengths < 1) | (lengths > width))[:1]:
         raise ValueError(
-            f"prompt {row} has length {lengths[row]}; it must be 1 to {width} (start an empty "
-            "prompt with the tokenizer's BOS or EOS id)"
+            f"prompt {row} has length {lengths[row]}; it must be at least 1 and at most "
+            f"{width}, the width of prompts (give an empty prompt the tokenizer's BOS or EOS id)"
         )
     real = np.arange(width) < lengths[:, None]
     for row, slot in np.argwhere(real & ((tokens < 0) | (tokens >= vocab_size)))[:1]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
 
 from specjax import keys
 
@@ -66,7 +67,7 @@ def apply(sampling: Sampling, logits: Array) -> Array:
     return jnp.where(temperature > 0, probs, greedy)
 
 
-def _column(value: Array, dtype: jax.typing.DTypeLike) -> Array:
+def _column(value: ArrayLike, dtype: DTypeLike) -> Array:
     """A setting as ``[B, 1, 1]`` (or ``[1, 1, 1]``)."""
     return jnp.asarray(value).astype(dtype).reshape(-1, 1, 1)
 

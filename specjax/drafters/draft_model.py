@@ -33,7 +33,9 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
       ValueError: for k below 1.
     """
     if k < 1:
-        raise ValueError(f"draft_model: k={k}; it must be at least 1 (drafter=None decodes plainly)")
+        raise ValueError(
+            f"draft_model: k={k}; it must be at least 1 (drafter=None decodes plainly)"
+        )
 
     def init(params: Params, prefill: Prefill) -> Cache:
         empty = model.init_cache(prefill.tokens.shape[0], prefill.capacity, prefill.dtype)

@@ -67,18 +67,14 @@ def ngram(
         length = jnp.where(matched >= n_min, jnp.minimum(wanted, limit), 0)
         return Draft(tokens, length), state, context.cache
 
-    def update(
-        params: Params, state: tuple[()], context: Context, record: Record
-    ) -> tuple[()]:
+    def update(params: Params, state: tuple[()], context: Context, record: Record) -> tuple[()]:
         del params, context, record
         return state
 
     return Drafter(init, propose, update, num_nodes=k, name="prompt lookup")
 
 
-def _longest_match(
-    tokens: Array, length: Array, n_max: int, recent: bool
-) -> tuple[Array, Array]:
+def _longest_match(tokens: Array, length: Array, n_max: int, recent: bool) -> tuple[Array, Array]:
     """Where the last tokens occurred before.
 
     Args:
