@@ -201,6 +201,10 @@ def _context(engine: Engine, request: Request, state: State) -> Context:
             return keys.argmax(logits), None
         probs = warp.apply(request.sampling, logits[:, None])[:, 0]
         noise = keys.Noise(request.keys, state.length)
+        if engine.verifier.coupled:
+            depth = jnp.asarray(node, jnp.int32)[None] - 1  # it follows the node before it
+            gumbel = keys.target_gumbel(noise, depth, probs.shape[1])[:, 0]
+            return keys.argmax(jnp.log(probs) + gumbel), None
         token = keys.draw(probs, keys.uniforms(noise, node, keys.DRAFT, 2))
         return token, probs if engine.verifier.uses_q else None
 

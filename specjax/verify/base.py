@@ -19,6 +19,7 @@ class Verifier(NamedTuple):
       name: for tables and the command line.
       greedy: decides on logits alone; no temperature, no noise.
       uses_q: reads ``Draft.probs``; otherwise drafters need not keep them.
+      coupled: drafters draw with the target's noise.
       lossless: the output follows the target's distribution exactly.
     """
 
@@ -26,6 +27,7 @@ class Verifier(NamedTuple):
     name: str
     greedy: bool = False
     uses_q: bool = False
+    coupled: bool = False
     lossless: bool = True
 
 
@@ -41,12 +43,23 @@ def walk(draft: Draft, drawn: Array) -> Verdict:
     Returns:
       The longest run of equal tokens, and the target's token after it.
     """
-    nodes = draft.tokens.shape[1]
-    position = jnp.arange(nodes, dtype=jnp.int32)
-    equal = (draft.tokens == drawn[:, :nodes]) & (position < draft.length[:, None])
-    accepted = jnp.sum(jnp.cumprod(equal.astype(jnp.int32), 1), 1, dtype=jnp.int32)
+    accepted = run_length(draft.tokens == drawn[:, :-1], draft.length)
     token = jnp.take_along_axis(drawn, accepted[:, None], 1)[:, 0]
     return Verdict(accepted, chain_path(drawn), token)
+
+
+def run_length(keep: Array, length: Array) -> Array:
+    """How many tokens pass before the first that fails or the draft ends.
+
+    Args:
+      keep: bool ``[B, N]``, which draft tokens pass.
+      length: int32 ``[B]``, of the drafts.
+
+    Returns:
+      int32 ``[B]``.
+    """
+    keep = keep & (jnp.arange(keep.shape[1], dtype=jnp.int32) < length[:, None])
+    return jnp.sum(jnp.cumprod(keep.astype(jnp.int32), 1), 1, dtype=jnp.int32)
 
 
 def chain_path(nodes: Array) -> Array:

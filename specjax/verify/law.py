@@ -83,22 +83,26 @@ def drafted_from(draft: Draft) -> tuple[Array | None, Array]:
     return jnp.where(drawn[:, :, None], draft.probs, 0), given
 
 
-def acceptance(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) -> Array:
-    """Each draft token's chance to be accepted on its own, min(1, p(x) / q(x)); p(x) if given.
+def ratio(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) -> Array:
+    """p(x) / q(x) of each draft token x; p(x) where it was given, 0 past ``length``.
 
-    q(x) = 0 can't come from a drawn token; such a token is refused. Past ``length``: 0.
+    A drawn token can't have q(x) = 0, nor an id outside the vocabulary; such tokens get ratio 0.
 
     Returns:
       ``[N]``.
     """
-    node = jnp.arange(tokens.shape[0], dtype=jnp.int32)
-    p_x = p[node, tokens]
-    chance = p_x
+    out = p_x = drafted(p, tokens)
     if q is not None:
-        q_x = q[node, tokens]
-        ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, q_x, 1), 0)
-        chance = jnp.where(given, p_x, jnp.minimum(ratio, 1))
-    return jnp.where(node < length, chance, 0)
+        q_x = drafted(q, tokens)
+        out = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, q_x, 1), 0)
+        out = jnp.where(given, p_x, out)
+    return jnp.where(jnp.arange(tokens.shape[0], dtype=jnp.int32) < length, out, 0)
+
+
+def drafted(probs: Array, tokens: Array) -> Array:
+    """The probability ``[N]`` that ``probs [N+1, V]`` gives each draft token; 0 outside the ids."""
+    at = probs.at[jnp.arange(tokens.shape[0], dtype=jnp.int32), tokens]
+    return at.get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
 
 def residual(

@@ -16,7 +16,7 @@ from specjax.verify.base import Verifier
 
 def rule(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) -> law.Law:
     """The law of token verification for one row (shapes: see ``law.Rule``)."""
-    chance = law.acceptance(tokens, length, p, q, given)
+    chance = jnp.minimum(law.ratio(tokens, length, p, q, given), 1)
     reached = jnp.cumprod(jnp.pad(chance, (1, 0), constant_values=1))
     stop = reached * (1 - jnp.pad(chance, (0, 1)))
     return law.Law(stop, jnp.ones_like(stop))
