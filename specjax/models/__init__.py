@@ -1,0 +1,7 @@
+"""Models: one transformer for the Llama family, and loading it."""
+
+from specjax.models.config import ModelConfig, RopeConfig
+from specjax.models.loading import load
+from specjax.models.transformer import init_params, transformer_target
+
+__all__ = ["ModelConfig", "RopeConfig", "init_params", "load", "transformer_target"]

@@ -1,0 +1,278 @@
+"""Checkpoints in, parameters out: a local folder or a hub id, safetensors in one file or many."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import safetensors
+
+from specjax import device
+from specjax.models.config import ModelConfig
+from specjax.models.transformer import transformer_target
+from specjax.target import Target
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+# The parts this library reads; repositories also hold other formats of the same weights.
+_HUB_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template*",
+)
+
+
+def load(
+    source: str | os.PathLike[str], dtype: jax.typing.DTypeLike | None = None
+) -> tuple[Target, dict[str, Any], ModelConfig]:
+    """Loads a model of the Llama family.
+
+    Args:
+      source: a local folder in Hugging Face layout, or a hub id, ``owner/name`` or
+        ``owner/name@revision`` (downloaded once to ``HF_HOME``, with ``HF_TOKEN`` if set).
+      dtype: of the parameters; by default float32 on CPU and bfloat16 on accelerators.
+
+    Returns:
+      The target, its parameters (a pytree of arrays on the default device) and the configuration.
+
+    Raises:
+      ValueError: no such folder, an unsupported model, or a missing, truncated, unknown or
+        mis-shaped tensor; the message names it.
+      PermissionError: the hub refused the download; the message names the licence page.
+    """
+    folder = resolve(source)
+    config = read_config(folder)
+    return transformer_target(config), load_params(folder, config, dtype), config
+
+
+def resolve(source: str | os.PathLike[str]) -> pathlib.Path:
+    """The local folder of a model: itself, or the downloaded snapshot of a hub id."""
+    folder = pathlib.Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
+        raise ValueError(f"no folder {os.fspath(source)!r}, and it isn't a hub id (owner/name[@revision]).")
+    # Only needed here, and slow to import.
+    from huggingface_hub import errors, snapshot_download
+
+    repo, _, revision = source.partition("@")
+    page = f"https://huggingface.co/{repo}"
+    try:
+        path = snapshot_download(repo, revision=revision or None, allow_patterns=list(_HUB_FILES))
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{repo} is gated: accept its licence at {page} and set HF_TOKEN to a token of that account."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ValueError(f"{repo} has no revision {revision!r}; see {page}/tree/main.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ValueError(
+            f"no folder and no public hub repository {repo!r} ({page}); a private one needs HF_TOKEN."
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise ValueError(f"{repo} isn't downloaded yet and {page} can't be reached.") from error
+    return pathlib.Path(path)
+
+
+def read_config(folder: pathlib.Path) -> ModelConfig:
+    """The model configuration of a folder."""
+    return ModelConfig.from_hf(_read_json(folder / "config.json"))
+
+
+def load_params(
+    folder: pathlib.Path, config: ModelConfig, dtype: jax.typing.DTypeLike | None = None
+) -> dict[str, Any]:
+    """Reads a folder's safetensors into the parameter pytree of ``Transformer``.
+
+    Args:
+      folder: holds ``model.safetensors``, or shards and ``model.safetensors.index.json``.
+      config: what they should hold.
+      dtype: of the parameters; by default the device's.
+
+    Returns:
+      Nested dicts of arrays.
+
+    Raises:
+      ValueError: see ``load``.
+    """
+    dtype = np.dtype(device.default_dtype() if dtype is None else dtype)
+    plan = _plan(config)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        tensors = _Tensors(folder)
+        tensors.check([part for entry in plan for part in entry.parts], config)
+        arrays = pool.map(lambda entry: jax.device_put(_assemble(entry, tensors, dtype)), plan)
+        params: dict[str, Any] = {}
+        for entry, array in zip(plan, arrays, strict=True):
+            *outer, name = entry.path
+            place = params
+            for key in outer:
+                place = place.setdefault(key, {})
+            place[name] = array
+    return params
+
+
+class _Part(NamedTuple):
+    """A tensor of the file and its shape there (``[out, in]`` for a matrix)."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class _Entry(NamedTuple):
+    """A parameter: where it goes, and the parts joined along its last (output) axis."""
+
+    path: tuple[str, ...]
+    parts: tuple[_Part, ...]
+    transpose: bool
+
+
+def _plan(c: ModelConfig) -> list[_Entry]:
+    """Every parameter of a configuration and the tensors it is made of."""
+    width, q, kv = c.width, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    table = _Part("model.embed_tokens.weight", (c.vocab_size, width))
+    plan = [
+        _Entry(("embed",), (table,), False),
+        _Entry(("norm",), (_Part("model.norm.weight", (width,)),), False),
+    ]
+    if not c.tied:
+        plan.append(_Entry(("head",), (_Part("lm_head.weight", (c.vocab_size, width)),), True))
+    for layer in range(c.num_layers):
+        prefix, block = f"model.layers.{layer}.", f"block_{layer}"
+
+        def vector(name: str, source: str, size: int, prefix: str = prefix, block: str = block) -> None:
+            plan.append(_Entry((block, name), (_Part(prefix + source, (size,)),), False))
+
+        def linear(
+            name: str,
+            sources: dict[str, int],
+            inputs: int,
+            bias: bool,
+            prefix: str = prefix,
+            block: str = block,
+        ) -> None:
+            weights = tuple(_Part(f"{prefix}{s}.weight", (n, inputs)) for s, n in sources.items())
+            plan.append(_Entry((block, name), weights, True))
+            if bias:
+                biases = tuple(_Part(f"{prefix}{s}.bias", (n,)) for s, n in sources.items())
+                plan.append(_Entry((block, f"{name}_bias"), biases, False))
+
+        vector("attention_norm", "input_layernorm.weight", width)
+        vector("mlp_norm", "post_attention_layernorm.weight", width)
+        if c.qk_norm:
+            vector("q_norm", "self_attn.q_norm.weight", c.head_dim)
+            vector("k_norm", "self_attn.k_norm.weight", c.head_dim)
+        qkv = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
+        linear("qkv", qkv, width, c.qkv_bias)
+        linear("out", {"self_attn.o_proj": width}, q, c.out_bias)
+        linear("gate_up", {"mlp.gate_proj": c.ffn_width, "mlp.up_proj": c.ffn_width}, width, c.mlp_bias)
+        linear("down", {"mlp.down_proj": width}, c.ffn_width, c.mlp_bias)
+    return plan
+
+
+def _assemble(entry: _Entry, tensors: _Tensors, dtype: np.dtype) -> np.ndarray:
+    """One parameter, cast, transposed and joined in a single pass over each part."""
+    size = sum(part.shape[0] for part in entry.parts)
+    first = entry.parts[0].shape
+    if not entry.transpose:
+        target = np.empty((size, *first[1:]), dtype)
+        views = [target]
+    else:
+        target = np.empty((first[1], size), dtype)
+        views = [target.T]
+    at = 0
+    for part in entry.parts:
+        views[0][at : at + part.shape[0]] = tensors.read(part.name)
+        at += part.shape[0]
+    return target
+
+
+class _Tensors:
+    """The tensors of a folder, whichever file each is in."""
+
+    def __init__(self, folder: pathlib.Path):
+        single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if single.is_file():
+            self._files = {single.name: _open(single)}
+            self._where = dict.fromkeys(self._files[single.name].keys(), single.name)
+        elif index.is_file():
+            self._where = _read_json(index).get("weight_map", {})
+            names = sorted(set(self._where.values()))
+            missing = [name for name in names if not (folder / name).is_file()]
+            if missing:
+                raise ValueError(f"{index} names {missing[0]}, which is missing ({len(missing)} in all).")
+            self._files = {name: _open(folder / name) for name in names}
+            for name, file in self._files.items():
+                absent = {k for k, v in self._where.items() if v == name} - set(file.keys())
+                if absent:
+                    raise ValueError(f"{index} puts {min(absent)} in {name}, which doesn't hold it.")
+        else:
+            raise ValueError(
+                f"{folder} has neither model.safetensors nor model.safetensors.index.json;"
+                " other weight formats are not read."
+            )
+        self._folder = folder
+
+    def check(self, parts: list[_Part], config: ModelConfig) -> None:
+        """Raises ValueError unless the folder holds these tensors, in these shapes, and no others."""
+        expected = {part.name: part.shape for part in parts}
+        # Old checkpoints also store the RoPE frequencies, which follow from the configuration.
+        held = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
+        if config.tied and "lm_head.weight" in held:
+            head, embed = self.read("lm_head.weight"), self.read("model.embed_tokens.weight")
+            if not np.array_equal(head, embed):
+                raise ValueError(
+                    f"{self._folder}: config.json says tie_word_embeddings, but lm_head.weight"
+                    " differs from model.embed_tokens.weight; one of them is wrong."
+                )
+            held.remove("lm_head.weight")
+        missing = sorted(expected.keys() - held)
+        if missing:
+            hint = " (tie_word_embeddings is false)" if missing[0] == "lm_head.weight" else ""
+            raise ValueError(f"{self._folder} has no tensor {missing[0]}{hint}; {len(missing)} missing in all.")
+        unknown = sorted(held - expected.keys())
+        if unknown:
+            raise ValueError(
+                f"{self._folder} holds {unknown[0]}, which a {config.family} model of this"
+                f" configuration doesn't have; {len(unknown)} unknown in all."
+            )
+        for name, shape in expected.items():
+            found = tuple(self._slice(name).get_shape())
+            if found != shape:
+                raise ValueError(f"{self._folder}: {name} has shape {found}, expected {shape}.")
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor, in the dtype of the file."""
+        return self._files[self._where[name]].get_tensor(name)
+
+    def _slice(self, name: str) -> Any:
+        return self._files[self._where[name]].get_slice(name)
+
+
+def _open(path: pathlib.Path) -> Any:
+    try:
+        return safetensors.safe_open(path, framework="numpy")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); download it again.") from error
+
+
+def _read_json(path: pathlib.Path) -> Mapping[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing.") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}).") from error
