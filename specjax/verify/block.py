@@ -32,7 +32,7 @@ def rule(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) 
     left = jnp.sum(scaled if q is None else jnp.maximum(scaled - q, 0), 1)
     refused = jnp.where(given & (node[1:] <= length), law.drafted(scaled, tokens), 0)
     left = jnp.maximum(left - jnp.pad(refused, (0, 1)), 0)
-    total = left + 1 - weight
+    total = left + (1 - weight)  # 1 - weight first: at weight 1 the rest must be left / left
     accept = jnp.where(total > 0, left / jnp.where(total > 0, total, 1), 1)
     accept = jnp.where(node == 0, 1, jnp.where(node <= length, accept, 0))
     none_later = jnp.append(jnp.cumprod(1 - accept[::-1])[::-1][1:], one)
