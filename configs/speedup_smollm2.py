@@ -1,0 +1,38 @@
+"""The main job: SmolLM2-135M-Instruct, plain against prompt lookup.
+
+make speedup, or
+python -m eval.speedup --config=configs/speedup_smollm2.py --workdir=runs/speedup
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.target = "smollm2"  # a folder, a hub id, or the default model
+    config.draft = ""  # no trained draft yet: a second copy of the target, as a check
+    config.modes = ("plain", "prompt_lookup", "draft_model")
+    config.temperatures = (0.0, 1.0)
+    config.k = 5
+
+    config.ngram = ngram = ml_collections.ConfigDict()
+    ngram.k = 10
+    ngram.n_max = 5
+    ngram.n_min = 2
+    ngram.growth = 2  # tokens drafted per matched token; 0: always k
+    ngram.match = "recent"
+
+    config.max_new_tokens = 128
+    config.repeats = 1
+    config.article_new_tokens = 192  # the two prompts of the project's article
+    config.article_repeats = 5
+    config.sampled_per_category = 1  # 0: all
+    config.copy_prompts = 2
+
+    config.prompts = ""  # the built-in set
+    config.turns = 1
+    config.seed = 0
+    config.dtype = ""  # the device's: float32 on CPU, bfloat16 on accelerators
+    config.synthetic_alpha = config_dict.placeholder(float)
+    return config.lock()

@@ -1,0 +1,1 @@
+"""Measurements: ``python -m eval.NAME --config=configs/NAME.py --workdir=FOLDER``."""

@@ -1,0 +1,92 @@
+"""A chat model as the evaluations use it: target, parameters, tokenizer and the ids that end it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from eval.settings import BUILTIN_MODEL
+from specjax import Target
+from specjax.models import ModelConfig, loading, tokenizer, transformer_target
+
+
+class Chat(NamedTuple):
+    """A loaded chat model.
+
+    Attributes:
+      name: what it was asked for by.
+      target: the model.
+      params: its parameters.
+      config: what it is made of.
+      tokenizer: a transformers tokenizer with a chat template.
+      eos_ids: ids that end an answer.
+    """
+
+    name: str
+    target: Target
+    params: Any
+    config: ModelConfig
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the weights (the matrices), and so of the caches."""
+        return max(jax.tree.leaves(self.params), key=lambda leaf: leaf.size).dtype
+
+    def encode(self, messages: Sequence[str]) -> list[int]:
+        """The prompt of a chat: the messages are the user's and the model's in turn, user first."""
+        roles = ("user", "assistant")
+        chat = [{"role": roles[i % 2], "content": text} for i, text in enumerate(messages)]
+        encoded = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
+        return list(encoded["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """An answer's text, without the ids that end it."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def find(name: str) -> pathlib.Path:
+    """The local folder of a model; the default model and hub ids are downloaded if they must be."""
+    if name == BUILTIN_MODEL:
+        from scripts import get_smollm2
+
+        return get_smollm2.get()
+    return loading.resolve(name)
+
+
+def load(name: str, dtype: Any = None) -> Chat:
+    """Loads a chat model.
+
+    Args:
+      name: a folder, a hub id, or "smollm2", the default model.
+      dtype: of the weights; None: the device's.
+
+    Returns:
+      The model.
+
+    Raises:
+      ValueError: no such model, or one that can't be used; names it and the fix.
+    """
+    folder = find(name)
+    config = loading.read_config(folder)
+    tokens = tokenizer.load(folder)
+    if not getattr(tokens, "chat_template", None):
+        raise ValueError(f"{name} has no chat template; take an instruction-tuned model")
+    params = loading.load_params(folder, config, dtype)
+    target = transformer_target(config)
+    return Chat(name, target, params, config, tokens, _eos_ids(folder, tokens, config.vocab_size))
+
+
+def _eos_ids(folder: pathlib.Path, tokens: Any, vocab_size: int) -> tuple[int, ...]:
+    """All ids that end an answer: generation_config.json lists them where there are several."""
+    ids: list[int] = [] if tokens.eos_token_id is None else [tokens.eos_token_id]
+    for file in ("generation_config.json", "config.json"):
+        if (folder / file).is_file():
+            value = json.loads((folder / file).read_text(encoding="utf-8")).get("eos_token_id")
+            ids += value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(sorted({i for i in ids if 0 <= i < vocab_size}))

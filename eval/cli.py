@@ -1,0 +1,99 @@
+"""What every evaluation's command line shares: its flags, and how it ends.
+
+Exit codes: 0, all is well; 1, a measurement failed a check, or the machine can't do it; 2, the
+command was wrong. Wrong commands get one sentence on stderr, not a traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+
+def define_flags() -> tuple[flags.FlagHolder, flags.FlagHolder]:
+    """Defines ``--config`` and ``--workdir``, both required; returns their holders."""
+    config = config_flags.DEFINE_config_file("config", None, "Config file, such as configs/x.py.")
+    workdir = flags.DEFINE_string("workdir", None, "Folder the results are written to.")
+    return config, workdir
+
+
+def run_app(main: Callable[[], int]) -> None:
+    """Parses the flags, runs ``main`` and exits with what it returns.
+
+    A ``ValueError`` is bad input: exit code 2. A ``RuntimeError`` or ``OSError`` is a machine that
+    can't do what was asked: exit code 1.
+    """
+
+    def guarded(argv: Sequence[str]) -> None:
+        del argv
+        try:
+            sys.exit(main())
+        except ValueError as error:
+            _fail(str(error), 2)
+        except jax.errors.JaxRuntimeError:
+            raise  # not foreseen: the traceback helps
+        except (RuntimeError, OSError) as error:
+            _fail(str(error), 1)
+
+    # absl shows INFO logs, such as jax's of each backend that isn't there.
+    logging.set_verbosity(logging.WARNING)
+    app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    try:
+        _check_config_exists(argv)
+        rest = flags.FLAGS(argv)
+        if rest[1:]:
+            raise flags.Error(f"unexpected argument {rest[1]!r}; this command takes only flags")
+        for name in ("config", "workdir"):
+            if name in flags.FLAGS and flags.FLAGS[name].value is None:
+                raise flags.Error(f"--{name} is missing")
+    except flags.Error as error:
+        _fail(f"{error}; --help lists the flags", 2)
+    except (AttributeError, KeyError) as error:  # ml_collections: a key the config does not have
+        _fail(_unknown_key(argv, str(error).strip("\"'")), 2)
+    return rest
+
+
+def _check_config_exists(argv: Sequence[str]) -> None:
+    """ml_collections keeps a missing file to itself until the config is used."""
+    for at, argument in enumerate(argv):
+        name, equals, path = argument.partition("=")
+        if name.lstrip("-") == "config" and (equals or at + 1 < len(argv)):
+            path = path if equals else argv[at + 1]
+            if not os.path.isfile(path.partition(":")[0]):
+                raise flags.Error(f"--config={path}: there is no such file")
+
+
+def _unknown_key(argv: Sequence[str], key: str) -> str:
+    """The sentence for an unknown config key: what it may have meant, and what there is."""
+    given = next((a for a in argv if a.split("=")[0].endswith(f".{key}")), key)
+    known: list[str] = []
+    with contextlib.suppress(Exception):  # no list where the config itself could not be made
+        known = keys(flags.FLAGS["config"].value)
+    close = difflib.get_close_matches(key, known, 1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{given}: the config has no such key{meant} It has: {', '.join(known)}"
+
+
+def keys(config: ConfigDict, prefix: str = "") -> list[str]:
+    """The dotted names of a config's values."""
+    out = []
+    for name, value in config.items(preserve_field_references=False):
+        inner = isinstance(value, ConfigDict)
+        out += keys(value, f"{prefix}{name}.") if inner else [f"{prefix}{name}"]
+    return out
+
+
+def _fail(message: str, code: int) -> None:
+    program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    print(f"{program}: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)

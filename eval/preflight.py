@@ -1,0 +1,79 @@
+"""Whether the models fit, before any weight is read; whether passes wait for memory."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from eval import chat as chats
+from eval.chat import Chat
+from eval.settings import Settings
+from specjax import device
+from specjax.models import ModelConfig, loading, transformer_target
+
+# A pass that takes this many times its floor waits for something else than memory.
+LAUNCH_BOUND = 3.0
+
+
+def table(settings: Settings, slots: int, memory: int | None = None) -> str:
+    """Memory the run needs, from the models' config.json files alone.
+
+    Args:
+      settings: the run's.
+      slots: of the buffers, roughly.
+      memory: bytes there are; by default the device's.
+
+    Returns:
+      A table to print.
+
+    Raises:
+      ValueError: it does not fit, or there is no such model.
+    """
+    dtype = jnp.dtype(settings.dtype or device.default_dtype())
+    target = loading.read_config(chats.find(settings.target))
+    nodes = _most_nodes(settings)
+    items = {
+        "target weights": target.num_parameters * dtype.itemsize,
+        "target KV cache": _cache_bytes(target, slots, dtype),
+        # Logits and, when sampling, p and q of every node, in float32.
+        "logits": 3 * 4 * (nodes + 1) * target.vocab_size,
+    }
+    if "draft_model" in settings.modes:
+        draft = loading.read_config(chats.find(settings.draft)) if settings.draft else target
+        weights = draft.num_parameters * dtype.itemsize if settings.draft else 0
+        items["draft weights" if weights else "draft weights (the target's)"] = weights
+        items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
+    return device.preflight(items, memory)
+
+
+def _most_nodes(settings: Settings) -> int:
+    nodes = {"plain": 0, "prompt_lookup": settings.ngram.k, "draft_model": settings.k}
+    return max(nodes[mode] for mode in settings.modes)
+
+
+def _cache_bytes(config: ModelConfig, slots: int, dtype: jnp.dtype) -> int:
+    init = transformer_target(config).init_cache
+    cache = jax.eval_shape(lambda: init(1, slots, dtype))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
+
+
+def pass_floor(chat: Chat) -> float:
+    """Least seconds of a pass: every weight is read once, at the bandwidth measured here."""
+    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(chat.params))
+    return weights / device.memory_bandwidth()
+
+
+def launch_bound(pass_s: float, floor_s: float) -> str | None:
+    """A warning where passes wait for launches, not memory: there a wide pass costs nothing more.
+
+    Args:
+      pass_s: seconds of a one-token pass.
+      floor_s: its floor.
+    """
+    if pass_s <= LAUNCH_BOUND * floor_s:
+        return None
+    return (
+        f"launch-bound: speculation can't be judged here. A one-token pass takes "
+        f"{1e3 * pass_s:.2f} ms, {pass_s / floor_s:.1f} times the {1e3 * floor_s:.2f} ms it takes "
+        "to read its weights; take a larger model"
+    )

@@ -1,0 +1,161 @@
+"""What a person reads, and what a program reads: tables and results.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import tabulate
+
+from eval.rows import ALL, Row
+
+_PACKAGES = ("jax", "jaxlib", "flax", "numpy", "transformers")
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file to write beside ``path`` that takes its place when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    beside = pathlib.Path(name)
+    try:
+        yield beside
+        beside.chmod(0o644)  # mkstemp makes it private
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, results: Mapping[str, Any]) -> None:
+    """Writes results.json, whole or not at all."""
+    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False, default=list)
+    with replacing(path) as beside:
+        beside.write_text(text + "\n", encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    out = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            out[name] = metadata.version(name)
+    return out
+
+
+def command() -> str:
+    """The command line of this process, as one can type it again."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    program = f"python -m {spec.name}" if spec else f"python {sys.argv[0]}"
+    return " ".join([program, *sys.argv[1:]])
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """The summary: modes, then categories, then what else there is to say of each mode."""
+    parts = []
+    for temperature in dict.fromkeys(row["temperature"] for row in rows):
+        some = [row for row in rows if row["temperature"] == temperature]
+        parts.append(f"{heading(temperature)}\n{_speeds(some)}")
+    parts.append(f"Latency and cost, all prompts\n{_latency(rows)}")
+    return "\n\n".join(parts)
+
+
+def heading(temperature: float) -> str:
+    """What a temperature is called."""
+    return f"Sampling at temperature {temperature:g}" if temperature else "Greedy"
+
+
+def label(row: Row) -> str:
+    """What a row's mode is called."""
+    if row["mode"] == "plain":
+        return "plain"
+    name = "target as draft" if row["is_copy"] else row["mode"].replace("_", " ")
+    name += f" k={row['k']}" + (" (check)" if row["is_copy"] else "")
+    return name if row["lossless"] else f"{name}, {row['verifier']}, NOT LOSSLESS"
+
+
+def _speeds(rows: Sequence[Row]) -> str:
+    groups = [row for row in rows if row["prompt"] == ALL]
+    categories = [c for c in dict.fromkeys(row["category"] for row in groups) if c != ALL]
+    lines = []
+    for category in [*categories, ALL]:
+        for row in groups:
+            if row["category"] == category and (row["mode"] != "plain" or category == ALL):
+                plain = _plain(groups, row)
+                lines.append(
+                    {
+                        "category": category.replace("_", " "),
+                        "mode": label(row),
+                        "n": row["prompts"],
+                        "plain\ntok/s": _cell(plain["tokens_per_second"], ".1f"),
+                        "its\ntok/s": _cell(row["tokens_per_second"], ".1f"),
+                        "tokens\na pass": _cell(row["tokens_per_pass"], ".2f"),
+                        "accep-\nted": _cell(row["acceptance_rate"], ".1%"),
+                        "speed-\nup": _cell(row["speedup"], ".2f"),
+                        "95%": _interval(row),
+                        "pre-\ndicted": _cell(row["predicted_speedup"], ".2f"),
+                        "first\ndifference": _difference(row),
+                    }
+                )
+    return _render(lines)
+
+
+def _latency(rows: Sequence[Row]) -> str:
+    lines = [
+        {
+            "mode": label(row),
+            "temp.": f"{row['temperature']:g}",
+            "first\ntoken ms": _cell(row["ttft_ms"], ".0f"),
+            "pause\np50 ms": _cell(row["itl_p50_ms"], ".1f"),
+            "pause\np95 ms": _cell(row["itl_p95_ms"], ".1f"),
+            "draft\ncost": _cell(row["draft_cost"], ".2f"),
+            "over-\nhead": _cell(row["engine_overhead"], ".1%"),
+            "com-\npile s": _cell(row["compile_s"], ".1f"),
+            "accepted by position": _positions(row),
+        }
+        for row in rows
+        if row["prompt"] == ALL and row["category"] == ALL
+    ]
+    return _render(lines)
+
+
+def _plain(groups: Sequence[Row], row: Row) -> Row:
+    return next(r for r in groups if r["mode"] == "plain" and r["category"] == row["category"])
+
+
+def _interval(row: Row) -> str:
+    if row["speedup_low"] is None or row["mode"] == "plain":
+        return ""
+    return f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
+
+
+def _difference(row: Row) -> str:
+    if row["temperature"] or not row["lossless"]:
+        return ""
+    if row["first_difference"] is None:
+        return "None"
+    return f"{row['first_difference']} (margin {row['margin']:.1g})"
+
+
+def _positions(row: Row) -> str:
+    rates = (row.get(f"acceptance_rate_{i + 1}") for i in range(row["k"]))
+    return " ".join("-" if rate is None else f"{100 * rate:.0f}" for rate in rates)
+
+
+def _cell(value: Any, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _render(lines: Sequence[Row]) -> str:
+    text = ("category", "mode", "first\ndifference", "accepted by position")
+    align = ["left" if name in text else "right" for name in (lines[0] if lines else ())]
+    return tabulate.tabulate(lines, headers="keys", disable_numparse=True, colalign=align)

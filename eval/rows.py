@@ -1,0 +1,222 @@
+"""Rows of the results: what the cells of a measurement say, one flat dict a row.
+
+Columns are those of all evaluations; of their own these rows have:
+
+* ``speedup_low``, ``speedup_high``: a 95% bootstrap interval over prompts.
+* ``new_tokens``, ``rounds``, ``drafted``, ``judged``, ``accepted``: the counts behind the rates; a
+  round is one target pass.
+* ``acceptance_rate_1`` and so on: accepted / judged at each position of the draft.
+* ``prompts``, ``repeats``: how many are in the row.
+* ``margin``: at a first difference, the gap between plain decoding's two best logits.
+
+In words:
+
+* ``tokens_per_second`` leaves prefill out; ``ttft_ms`` is prefill and the first round.
+* ``itl_p50_ms`` and ``itl_p95_ms`` are pauses between *bursts* of a streamed answer: a round's
+  tokens arrive together, so speculation makes fewer, slightly longer pauses.
+* ``draft_cost`` is c: a draft step in units of a one-token target pass, averaged over a draft.
+* ``engine_overhead`` is the share of a round that is neither the target's pass nor the draft
+  model's passes, all measured alone.
+* ``peak_mb`` is the process's peak up to then.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from eval.measure import Cell, Trial
+from eval.modes import Mode
+from specjax import stats, theory
+
+Row = dict[str, Any]
+ALL = "all"
+
+
+def build(
+    cells: Sequence[Cell], compile_s: dict[Mode, float], peak_mb: float, seed: int
+) -> list[Row]:
+    """Rows of every prompt, then of every category, then of everything; each by mode.
+
+    Args:
+      cells: the measurement.
+      compile_s: seconds of compilation by mode.
+      peak_mb: the peak of memory.
+      seed: of the bootstrap.
+    """
+    plain = {(c.prompt.name, c.mode.temperature): c for c in cells if c.mode.name == "plain"}
+    one = [_row([cell], plain, cell.prompt.category, cell.prompt.name, seed) for cell in cells]
+    groups: dict[tuple[str, Mode], list[Cell]] = collections.defaultdict(list)
+    for cell in cells:
+        groups[cell.prompt.category, cell.mode].append(cell)
+    for cell in cells:
+        groups[ALL, cell.mode].append(cell)
+    many = [_row(group, plain, category, ALL, seed) for (category, _), group in groups.items()]
+    modes = [cell.mode for cell in cells] + [mode for _, mode in groups]
+    for row, mode in zip(one + many, modes, strict=True):
+        row |= {"compile_s": round(compile_s[mode], 2), "peak_mb": round(peak_mb)}
+    return one + many
+
+
+def first_difference(tokens: Sequence[int], plain: Sequence[int]) -> int | None:
+    """Index of the first token that differs (or that one of them lacks); None: identical."""
+    for index, (ours, theirs) in enumerate(zip(tokens, plain, strict=False)):
+        if ours != theirs:
+            return index
+    return None if len(tokens) == len(plain) else min(len(tokens), len(plain))
+
+
+def speedups(cell: Cell, plain: Cell) -> list[float]:
+    """Ratios of speeds, mode to plain, of the repeats that stood next to each other."""
+    theirs = {trial.repeat: trial.decoding.tokens_per_second for trial in plain.trials}
+    return [t.decoding.tokens_per_second / theirs[t.repeat] for t in cell.trials]
+
+
+def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: int) -> Row:
+    mode = cells[0].mode
+    pairs = [(cell, plain[cell.prompt.name, mode.temperature]) for cell in cells]
+    # A prompt counts once, however often it was repeated: medians of medians.
+    ratios = [float(np.median(speedups(cell, other))) for cell, other in pairs]
+    low, high = interval(ratios, seed)
+    trials = [trial for cell in cells for trial in cell.trials]
+    counts = _counts(trials)
+    pauses = [pause for cell in cells if cell.bursts for pause in cell.bursts[1]]
+    differences = [
+        first_difference(t.decoding.tokens, other.tokens)
+        for cell, other in pairs
+        if mode.greedy and mode.verifier.lossless
+        for t in cell.trials
+    ]
+    row = {
+        "mode": mode.name,
+        "drafter": mode.drafter.name if mode.drafter else None,
+        "is_copy": mode.is_copy,
+        "verifier": mode.verifier.name,
+        "category": category,
+        "prompt": prompt,
+        "temperature": mode.temperature,
+        "k": mode.k,
+        "batch": 1,
+        "tokens_per_second": _median(cells, lambda trial: trial.decoding.tokens_per_second),
+        "tokens_per_pass": _number(counts["new_tokens"] / counts["rounds"]),
+        "acceptance_rate": _ratio(counts["accepted"], counts["judged"]),
+        "speedup": _number(np.median(ratios)),
+        "speedup_low": low,
+        "speedup_high": high,
+        "predicted_speedup": _median(cells, lambda trial: predicted_speedup(mode, trial)),
+        "engine_overhead": _median(cells, lambda trial: engine_overhead(mode, trial)),
+        "draft_cost": _median(cells, lambda trial: draft_cost(mode, trial)),
+        "ttft_ms": _median(cells, lambda trial: 1e3 * trial.decoding.ttft_s),
+        "itl_p50_ms": _number(1e3 * np.percentile(pauses, 50)) if pauses else None,
+        "itl_p95_ms": _number(1e3 * np.percentile(pauses, 95)) if pauses else None,
+        "first_difference": min((d for d in differences if d is not None), default=None),
+        "margin": None,
+        "lossless": mode.verifier.lossless,
+        "prompts": len(cells),
+        "repeats": max(len(cell.trials) for cell in cells),
+        **counts,
+    }
+    judged = sum(trial.decoding.stats.judged.sum(0) for trial in trials)
+    accepted = sum(trial.decoding.stats.accepted.sum(0) for trial in trials)
+    for position in range(mode.k):
+        rate = _ratio(int(accepted[position]), int(judged[position]))
+        row[f"acceptance_rate_{position + 1}"] = rate
+    return row
+
+
+def _counts(trials: Sequence[Trial]) -> dict[str, int]:
+    """Totals over trials: reported apart, for a rate alone can't be checked."""
+    all_stats = [trial.decoding.stats for trial in trials]
+    return {
+        "new_tokens": sum(len(trial.decoding.tokens) for trial in trials),
+        "rounds": sum(int(s.rounds.sum()) for s in all_stats),
+        "drafted": sum(int(s.drafted.sum()) for s in all_stats),
+        "judged": sum(int(s.judged.sum()) for s in all_stats),
+        "accepted": sum(int(s.accepted.sum()) for s in all_stats),
+    }
+
+
+def pass_seconds(trial: Trial) -> float:
+    """Seconds of an average round's target pass, by the widths that were used."""
+    decoding = trial.decoding
+    used = zip(decoding.widths, decoding.stats.widths.tolist(), strict=True)
+    return sum(count * trial.passes[width] for width, count in used) / decoding.rounds
+
+
+def draft_seconds(mode: Mode, trial: Trial) -> float:
+    """Seconds of a round's passes of the draft model: one of two tokens, the others of one."""
+    if mode.model is None:
+        return 0.0
+    return trial.draft_passes[2] + (mode.k - 1) * trial.draft_passes[1]
+
+
+def draft_cost(mode: Mode, trial: Trial) -> float | None:
+    """A draft step in units of a one-token target pass; a lookup costs nothing to speak of."""
+    if mode.drafter is None:
+        return None
+    return draft_seconds(mode, trial) / mode.k / trial.passes[1]
+
+
+def engine_overhead(mode: Mode, trial: Trial) -> float:
+    """The share of a round that is not the models' passes."""
+    round_s = trial.decoding.decode_s / trial.decoding.rounds
+    return 1 - (pass_seconds(trial) + draft_seconds(mode, trial)) / round_s
+
+
+def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
+    """What the formula makes of the measured acceptance rate, draft cost and pass costs.
+
+    A draft model drafts k tokens a round: ``theory.speedup``. A lookup drafts as many as it finds,
+    so its tokens a round are 1 + alpha * judged / rounds, and a pass costs what the widths it used
+    cost.
+    """
+    if mode.drafter is None:
+        return None
+    counts, passes = trial.decoding.stats, trial.passes
+    alpha = stats.acceptance_rate(counts)
+    if math.isnan(alpha):
+        alpha = 0.0
+    if mode.model is not None:
+        cost = draft_cost(mode, trial)
+        return theory.speedup(alpha, mode.k, cost, lambda width: passes[width] / passes[1])
+    tokens = 1 + alpha * int(counts.judged.sum()) / trial.decoding.rounds
+    return tokens * passes[1] / pass_seconds(trial)
+
+
+def interval(ratios: Sequence[float], seed: int) -> tuple[float | None, float | None]:
+    """A 95% percentile bootstrap of the median over prompts.
+
+    Args:
+      ratios: one a prompt.
+      seed: of the draws.
+
+    Returns:
+      Its ends; None for a single prompt, which says nothing about others.
+    """
+    if len(ratios) < 2:
+        return None, None
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(len(ratios), size=(2000, len(ratios)))
+    low, high = np.percentile(np.median(np.asarray(ratios)[draws], axis=1), [2.5, 97.5])
+    return _number(low), _number(high)
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return _number(part / whole) if whole else None
+
+
+def _median(cells: Sequence[Cell], value: Callable[[Trial], float | None]) -> float | None:
+    """The median over prompts of the median over repeats; None where there is no value."""
+    values = [[value(trial) for trial in cell.trials] for cell in cells]
+    if values[0][0] is None:
+        return None
+    return _number(np.median([np.median(one) for one in values]))
+
+
+def _number(value: Any) -> float:
+    """A plain float of four decimals: results are read by people too."""
+    return round(float(value), 4)

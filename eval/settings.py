@@ -1,0 +1,155 @@
+"""The settings of ``eval.speedup``: what a config may hold, and the checks on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MODES = ("plain", "prompt_lookup", "draft_model")
+DTYPES = ("", "float32", "bfloat16", "float16")
+BUILTIN_MODEL = "smollm2"
+
+
+@dataclasses.dataclass(frozen=True)
+class NgramSettings:
+    """Prompt lookup; see ``specjax.drafters.ngram``.
+
+    Attributes:
+      k: most tokens a draft holds.
+      n_max: longest match that is looked for.
+      n_min: shortest match that is trusted.
+      growth: tokens drafted per matched token; 0: always k.
+      match: "recent" or "first".
+    """
+
+    k: int
+    n_max: int
+    n_min: int
+    growth: int
+    match: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything a run of ``eval.speedup`` depends on, besides the machine.
+
+    Attributes:
+      target: a folder, a hub id, or "smollm2": the default model.
+      draft: the same for the draft model; "": a second copy of the target, a check and no speed-up.
+      modes: names out of ``MODES``; "plain" is what the others are compared with.
+      temperatures: 0 is greedy.
+      k: draft tokens of the draft model.
+      ngram: prompt lookup.
+      max_new_tokens: budget of a prompt.
+      repeats: measurements of a prompt and mode.
+      article_new_tokens: budget of the two article prompts.
+      article_repeats: their repeats.
+      sampled_per_category: prompts of a category measured at temperatures above 0; 0: all.
+      copy_prompts: prompts the copy of the target is measured on; it checks, so few are enough.
+      prompts: a prompt file; "": the built-in set.
+      turns: turns of a prompt that are played, each with the model's own greedy answers before it.
+      seed: of the noise and of the bootstrap.
+      dtype: of weights and caches; "": the device's (float32 on CPU, else bfloat16).
+      synthetic_alpha: accept each draft token with this probability, whatever it is: for timing
+        only, not lossless. None: verify.
+    """
+
+    target: str
+    draft: str
+    modes: tuple[str, ...]
+    temperatures: tuple[float, ...]
+    k: int
+    ngram: NgramSettings
+    max_new_tokens: int
+    repeats: int
+    article_new_tokens: int
+    article_repeats: int
+    sampled_per_category: int
+    copy_prompts: int
+    prompts: str
+    turns: int
+    seed: int
+    dtype: str
+    synthetic_alpha: float | None
+
+
+def read(config: Mapping[str, Any]) -> Settings:
+    """Settings from a config (any mapping; an ``ml_collections.ConfigDict`` at the command line).
+
+    Raises:
+      ValueError: an unknown or missing key, or a value out of range; names it and the fix.
+    """
+    values = _fields(config, Settings, "")
+    values["ngram"] = NgramSettings(**_fields(values["ngram"], NgramSettings, "ngram."))
+    values["modes"] = _words(values["modes"])
+    values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
+    settings = Settings(**values)
+    _check(settings)
+    return settings
+
+
+def to_dict(settings: Settings) -> dict[str, Any]:
+    """The settings as a config that ``read`` takes again."""
+    return dataclasses.asdict(settings)
+
+
+def _fields(config: Any, kind: type, prefix: str) -> dict[str, Any]:
+    """The mapping as keyword arguments of a dataclass, after a check of its keys."""
+    if not isinstance(config, Mapping) and not hasattr(config, "items"):
+        raise ValueError(f"config.{prefix.rstrip('.')} is {config!r}; it must hold keys and values")
+    values, names = dict(config.items()), [field.name for field in dataclasses.fields(kind)]
+    for key in values:
+        if key not in names:
+            raise ValueError(f"config.{prefix}{key}: there is no such key, only {', '.join(names)}")
+    for key in names:
+        if key not in values:
+            raise ValueError(f"config.{prefix}{key} is missing; the configs in configs/ set it")
+    return values
+
+
+def _listed(value: Any, name: str) -> tuple:
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    raise ValueError(f"config.{name}={value!r}; it must be a tuple, such as (0.0, 1.0)")
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """Names, also where the command line gave them as one text with commas."""
+    parts = [value] if isinstance(value, str) else value
+    return tuple(word.strip() for part in parts for word in str(part).split(",") if word.strip())
+
+
+def _check(s: Settings) -> None:
+    for mode in s.modes:
+        if mode not in MODES:
+            raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MODES)}")
+    if "plain" not in s.modes or len(set(s.modes)) != len(s.modes):
+        raise ValueError(f"config.modes={s.modes}; name each once, and plain: speed-ups need it")
+    if not s.temperatures or len(set(s.temperatures)) != len(s.temperatures):
+        raise ValueError(f"config.temperatures={s.temperatures}; name at least one, each once")
+    for temperature in s.temperatures:
+        if not (temperature >= 0 and math.isfinite(temperature)):
+            raise ValueError(f"config.temperatures holds {temperature}; 0 (greedy) or more, finite")
+    for name in ("k", "max_new_tokens", "repeats", "turns", "copy_prompts"):
+        _at_least(1, name, getattr(s, name))
+    for name in ("article_new_tokens", "article_repeats"):
+        _at_least(1, name, getattr(s, name))
+    for name in ("sampled_per_category", "seed"):
+        _at_least(0, name, getattr(s, name))
+    for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
+        _at_least(least, f"ngram.{name}", getattr(s.ngram, name))
+    if s.ngram.match not in ("recent", "first"):
+        raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")
+    if s.dtype not in DTYPES:
+        raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
+    if not s.target:
+        raise ValueError(f"config.target is empty; a folder, a hub id or {BUILTIN_MODEL!r}")
+    if s.synthetic_alpha is not None and not 0 <= s.synthetic_alpha <= 1:
+        raise ValueError(f"config.synthetic_alpha={s.synthetic_alpha}; it must be 0 to 1")
+
+
+def _at_least(least: int, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"config.{name}={value!r}; it must be an integer of at least {least}")

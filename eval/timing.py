@@ -1,0 +1,176 @@
+"""What things take: one decoding, one stream, one target pass; and whether anything compiled.
+
+All times are of the host's clock, in seconds, with the device's work done (block_until_ready).
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from eval.modes import Mode
+from specjax import decode, start, stream
+from specjax.prefill import prefill
+from specjax.sample import check_logits
+from specjax.stats import Stats
+from specjax.target import Cache, Target
+
+
+class Decoding(NamedTuple):
+    """One measured decoding of one prompt.
+
+    Attributes:
+      tokens: what came out.
+      decode_s: the rounds; prefill is not in it.
+      ttft_s: from the call to the end of the first round: prefill, and the first tokens.
+      stats: the run's counters, as numpy arrays.
+      widths: tokens of a target pass, one an entry of ``stats.widths``.
+    """
+
+    tokens: list[int]
+    decode_s: float
+    ttft_s: float
+    stats: Stats
+    widths: tuple[int, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens over decoding time."""
+        return len(self.tokens) / self.decode_s
+
+    @property
+    def rounds(self) -> int:
+        """Rounds, which are target passes."""
+        return int(self.stats.rounds[0])
+
+
+def run_once(
+    target: Target, params: Any, mode: Mode, prompt: Sequence[int], key: Any, **arguments: Any
+) -> Decoding:
+    """Decodes a prompt in one mode and times it.
+
+    Args:
+      target: the target.
+      params: its parameters.
+      mode: the way to decode.
+      prompt: its ids.
+      key: of the noise.
+      **arguments: ``max_new_tokens``, ``max_length``, ``eos_ids`` and ``dtype`` of
+        ``specjax.sample``.
+    """
+    begun = time.perf_counter()
+    run = start(target, params, [list(prompt)], **mode.arguments(key), **arguments)
+    jax.block_until_ready(run.state)
+    filled = time.perf_counter()
+    # The same compiled loop, left after one round: that is the first token's time.
+    run = decode(run, rounds=1)
+    jax.block_until_ready(run.state)
+    first = time.perf_counter()
+    run = decode(run)
+    jax.block_until_ready(run.state)
+    ended = time.perf_counter()
+    check_logits(run)
+    # Not finish(): it pads to the budget, which is another program for every budget.
+    tokens, length, stats = jax.device_get((run.state.tokens, run.state.length, run.state.stats))
+    tokens = tokens[0, len(prompt) : length[0]].tolist()
+    return Decoding(tokens, ended - filled, first - begun, stats, run.engine.widths)
+
+
+def stream_once(
+    target: Target, params: Any, mode: Mode, prompt: Sequence[int], key: Any, **arguments: Any
+) -> tuple[list[int], list[float]]:
+    """Streams a prompt's answer and notes when its tokens arrive.
+
+    A round's tokens arrive together, so what a reader waits for is the next *burst*.
+
+    Returns:
+      Tokens of each burst, and the pause before each burst but the first.
+    """
+    sizes, times = [], []
+    for rows in stream(target, params, [list(prompt)], **mode.arguments(key), **arguments):
+        sizes.append(len(rows[0]))
+        times.append(time.perf_counter())
+    return sizes, np.diff(times).tolist()
+
+
+class PassClock:
+    """Times a model's passes at given widths, without the loop around them.
+
+    A few passes run back to back in one compiled loop, at one place of the cache, as in decoding.
+    """
+
+    def __init__(
+        self, target: Target, params: Any, widths: Sequence[int], capacity: int, dtype: Any
+    ):
+        self._target, self._params, self.widths = target, params, tuple(sorted(set(widths)))
+        self._most = capacity - self.widths[-1]
+        self._cache = _fill(target, capacity, jnp.dtype(dtype), params)
+        self._count = 3
+        seconds = max(self(self._most // 2).values())  # compiles
+        seconds = max(self(self._most // 2).values())
+        self._count = int(np.clip(0.05 / seconds, 3, 50))
+
+    def __call__(self, filled: float) -> dict[int, float]:
+        """Seconds of one pass by width, with ``filled`` entries in the cache."""
+        at = jnp.full([1], min(round(filled), self._most), jnp.int32)
+        count, seconds = jnp.asarray(self._count, jnp.int32), {}
+        for width in self.widths:
+            begun = time.perf_counter()
+            out, self._cache = _passes(self._target, width, self._params, self._cache, at, count)
+            jax.block_until_ready(out)
+            seconds[width] = (time.perf_counter() - begun) / self._count
+        return seconds
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _fill(target: Target, capacity: int, dtype: Any, params: Any) -> Cache:
+    """A cache full of entries (of token 0: what they are takes no time)."""
+    tokens = jnp.zeros([1, capacity], jnp.int32)
+    cache = target.init_cache(1, capacity, dtype)
+    return prefill(target, params, tokens, jnp.full([1], capacity, jnp.int32), cache, chunk=64)[0]
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3,))
+def _passes(
+    target: Target, width: int, params: Any, cache: Cache, filled: Array, count: Array
+) -> tuple[Array, Cache]:
+    tokens = jnp.zeros([1, width], jnp.int32)
+
+    def one(_: Array, carry: tuple[Array, Cache]) -> tuple[Array, Cache]:
+        logits, _, cache = target.apply(params, tokens, target.rollback(carry[1], filled))
+        return logits, cache
+
+    # The logits are carried, or the compiler would leave out all but the last.
+    shape = jax.eval_shape(lambda cache: one(count, (tokens, cache))[0], cache)
+    return jax.lax.fori_loop(0, count, one, (jnp.zeros(shape.shape, shape.dtype), cache))
+
+
+class CompileLog:
+    """Names of the programs that jax compiles (or reads from its cache on disk)."""
+
+    def __init__(self) -> None:
+        self.programs: list[str] = []
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+    def _hear(self, event: str, seconds: float, **about: Any) -> None:
+        del seconds
+        if event.endswith("/backend_compile_duration"):
+            self.programs.append(str(about.get("fun_name", "unnamed")))
+
+
+def peak_mb() -> float:
+    """The most memory the process has used so far, in MB: the device's, or on CPU the host's."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"] / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3  # bytes there, KiB elsewhere

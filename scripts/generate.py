@@ -1,0 +1,185 @@
+"""Answers a prompt with a chat model, streamed, speculatively.
+
+  python -m scripts.generate --prompt="Why is the sky blue?"
+      [--target=smollm2|FOLDER|HUB_ID] [--drafter=ngram|none|FOLDER|HUB_ID] [--k=10]
+      [--temperature=0.8] [--max_new_tokens=256] [--seed=0] [--times]
+
+The answer goes to stdout, all else to stderr. The drafter changes the speed, not what is said: at
+temperature 0 the answer is the same with --drafter=none.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+_BEGUN = time.perf_counter()  # before the imports, which take a second
+
+from absl import app, flags, logging  # noqa: E402
+
+if TYPE_CHECKING:
+    from eval.chat import Chat
+
+_PROMPT = flags.DEFINE_string("prompt", None, "What to ask.")
+_TARGET = flags.DEFINE_string("target", "smollm2", "The default model, a folder, or a hub id.")
+_DRAFTER = flags.DEFINE_string("drafter", "ngram", "ngram, none, or a draft model's folder or id.")
+_K = flags.DEFINE_integer("k", None, "Draft tokens a round; by default 10, or 5 of a draft model.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 0.0, "0 takes the most probable token.")
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 256, "Most tokens of the answer.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the noise, at a temperature above 0.")
+_TIMES = flags.DEFINE_boolean("times", False, "Say where the time up to the first token went.")
+
+
+class Watch:
+    """Notes when each step of the way to the first token ended."""
+
+    def __init__(self, begun: float) -> None:
+        self.last, self._begun, self.steps = begun, begun, {}
+
+    def step(self, name: str) -> None:
+        """Books the time since the last step under a name."""
+        now = time.perf_counter()
+        self.steps[name], self.last = now - self.last, now
+
+    @property
+    def total(self) -> float:
+        """Seconds from the beginning to the last step."""
+        return self.last - self._begun
+
+
+def run(
+    prompt: str,
+    *,
+    target: str = "smollm2",
+    drafter: str = "ngram",
+    k: int | None = None,
+    temperature: float = 0.0,
+    max_new_tokens: int = 256,
+    seed: int = 0,
+    times: bool = False,
+    begun: float | None = None,
+) -> str:
+    """Streams an answer to stdout and its figures to stderr; returns the answer.
+
+    Args:
+      prompt: what to ask.
+      target: a folder, a hub id, or "smollm2", the default model.
+      drafter: "ngram", "none", or a draft model's folder or hub id.
+      k: draft tokens a round.
+      temperature: 0 takes the most probable token.
+      max_new_tokens: most tokens of the answer.
+      seed: of the noise.
+      times: say where the time up to the first token went.
+      begun: when the process began, by ``time.perf_counter``; by default now.
+
+    Raises:
+      ValueError: a value that can't be used; names it and the fix.
+    """
+    if not prompt or not prompt.strip():
+        raise ValueError('--prompt is empty; ask something, such as --prompt="Why is it dark?"')
+    watch = Watch(time.perf_counter() if begun is None else begun)
+
+    import jax
+
+    import specjax
+    from eval import chat as chats
+    from specjax import device
+
+    watch.step("imports")
+    device.check_accelerator()
+    device.enable_compilation_cache()
+    print(device.describe(), file=sys.stderr, flush=True)
+    chat = chats.load(target)
+    how = _drafter(drafter, k, chat)
+    watch.step("model and tokenizer")
+    bursts = specjax.stream(
+        chat.target,
+        chat.params,
+        [chat.encode([prompt])],
+        max_new_tokens=max_new_tokens,
+        sampling=specjax.Sampling(temperature=temperature),
+        eos_ids=chat.eos_ids,
+        key=jax.random.key(seed),
+        **how,
+    )
+    tokens: list[int] = []
+    rounds, first, shown = 0, 0, ""
+    for rows in bursts:
+        tokens += rows[0]
+        text = chat.decode(tokens)
+        # What the tokenizer makes of half a character waits for the other half.
+        complete = text.rstrip("\ufffd")
+        print(complete[len(shown) :], end="", flush=True)
+        shown = complete
+        rounds += 1
+        if rounds == 1:
+            first = len(tokens)
+            watch.step("compilation, prefill and first round")
+    elapsed = time.perf_counter() - watch.last
+    print(text[len(shown) :], flush=True)
+    _report(len(tokens), first, rounds, elapsed, watch, times)
+    return text
+
+
+def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
+    """The drafter as arguments of ``specjax.stream``."""
+    from eval import chat as chats
+    from eval import modes
+    from specjax.drafters import draft_model, ngram
+
+    if name == "none":
+        return {}
+    if name == "ngram":
+        return {"drafter": ngram(10 if k is None else k, n_max=5, n_min=2, growth=2)}
+    draft = chats.load(name)
+    modes.check_pair(chat, draft)
+    drafter = draft_model(draft.target, 5 if k is None else k)
+    return {"drafter": drafter, "drafter_params": draft.params}
+
+
+def _report(
+    tokens: int, first: int, rounds: int, elapsed: float, watch: Watch, times: bool
+) -> None:
+    speed = f"{(tokens - first) / elapsed:.1f} tokens per second, " if tokens > first else ""
+    words = f"{tokens} tokens in {rounds} target passes"
+    print(f"\n[{speed}{words}: {tokens / rounds:.2f} tokens per pass]", file=sys.stderr)
+    print(f"[first token {watch.total:.1f} s after the start]", file=sys.stderr)
+    if times:
+        for name, seconds in watch.steps.items():
+            print(f"  {name}: {seconds:.1f} s", file=sys.stderr)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    try:
+        rest = flags.FLAGS(argv)
+        if rest[1:]:
+            raise flags.Error(f'unexpected argument {rest[1]!r}; write --prompt="..."')
+        if _PROMPT.value is None:
+            raise flags.Error('--prompt is missing; such as --prompt="Why is the sky blue?"')
+    except flags.Error as error:
+        _fail(f"{error}; --help lists the flags", 2)
+    return rest
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"generate: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def main(argv: list[str]) -> None:
+    """Answers the prompt of the flags."""
+    del argv
+    names = "target", "drafter", "k", "temperature", "max_new_tokens", "seed", "times"
+    values = {name: flags.FLAGS[name].value for name in names}
+    try:
+        run(_PROMPT.value, begun=_BEGUN, **values)
+    except ValueError as error:
+        _fail(str(error), 2)
+    except (RuntimeError, OSError) as error:
+        _fail(str(error), 1)
+
+
+if __name__ == "__main__":
+    logging.set_verbosity(logging.WARNING)  # INFO would show jax's search for backends
+    app.run(main, flags_parser=_parse)

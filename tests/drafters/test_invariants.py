@@ -1,0 +1,165 @@
+"""What must hold between any two rounds, for every drafter and every accepted count.
+
+Scripted caches remember tokens and positions, so "the cache equals one rebuilt from scratch" is a
+comparison of integers.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import Sampling, testing
+from specjax.draft import Drafter
+from specjax.drafters import draft_model, ngram
+from specjax.round import State
+from tests import support
+
+VOCAB, K, BUDGET = 16, 4, 20
+TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(0, VOCAB)
+PROMPTS = [[int(i * 7 + n) % VOCAB for i in range(n)] for n in range(1, 10)]  # 1 to 9 tokens
+
+
+def corrupted(seed: int, share: float) -> jax.Array:
+    """The target's table with another best id in a share of its rows."""
+    wrong = np.random.default_rng(seed).random((len(TABLE), 1)) < share
+    return jnp.where(wrong, jnp.roll(TABLE, 1, 1), TABLE)
+
+
+def holds_true_entries(cache: testing.ScriptedCache, state: State, count: np.ndarray) -> None:
+    """The first ``count[b]`` entries are the row's own tokens at their own positions."""
+    for row, n in enumerate(count):
+        np.testing.assert_array_equal(cache.tokens[row, :n], state.tokens[row, :n])
+        np.testing.assert_array_equal(cache.positions[row, :n], np.arange(n))
+
+
+def draft_model_state(before: State | None, state: State) -> None:
+    """F12, F14, F49: ``length - 1`` true entries, or one fewer after a fully accepted draft."""
+    cache = state.drafter
+    holds_true_entries(cache, state, cache.length)
+    missing = state.length - 1 - cache.length
+    accepted = drafted = np.zeros_like(missing)
+    if before is not None:
+        drafted = state.stats.drafted - before.stats.drafted
+        accepted = (state.stats.accepted - before.stats.accepted).sum(1)
+    np.testing.assert_array_equal(missing[~state.done], ((accepted == drafted) & (drafted > 0))[~state.done])
+    assert np.all((missing >= 0) & (missing <= 1)), "a finished row may have been cut at an EOS"
+
+
+def no_state(before: State | None, state: State) -> None:
+    del before
+    assert not jax.tree.leaves(state.drafter)
+
+
+class Case(NamedTuple):
+    drafter: Drafter
+    params: Any
+    invariant: Callable[[State | None, State], None]
+    counts: set[int]  # accepted counts that must occur
+
+
+SCRIPT = np.stack(
+    [
+        np.resize(p + support.plain_greedy(TABLE, p, BUDGET), 128) * (np.arange(128) % (n + 3) != 2)
+        for n, p in enumerate(PROMPTS)
+    ]
+)
+CASES = {
+    "draft model": Case(draft_model(TARGET, K), corrupted(1, 0.3), draft_model_state, {0, 1, 2, 3, 4}),
+    "draft model, k=1": Case(draft_model(TARGET, 1), corrupted(1, 0.3), draft_model_state, {0, 1}),
+    "prompt lookup": Case(ngram(K), None, no_state, {0}),
+    "oracle": Case(
+        testing.oracle(K), jnp.asarray(SCRIPT, jnp.int32), lambda *_: None, {0, 1, 2, 3, 4}
+    ),
+}
+
+
+def invariants_of_the_target(before: State | None, state: State) -> None:
+    np.testing.assert_array_equal(state.cache.length, state.length - 1)
+    holds_true_entries(state.cache, state, state.length - 1)
+    if before is None:
+        return
+    assert jax.tree.map(np.shape, before) == jax.tree.map(np.shape, state), "F15: constant shapes"
+    grown = state.length - before.length
+    assert np.all(grown[before.done] == 0)
+    assert np.all((grown[~before.done] >= 1) & (grown[~before.done] <= 1 + K))
+    for row in range(len(state.length)):
+        np.testing.assert_array_equal(
+            state.tokens[row, : before.length[row]], before.tokens[row, : before.length[row]]
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_between_rounds(name: str, temperature: float) -> None:
+    case, seen = CASES[name], set()
+    run = specjax.start(
+        TARGET,
+        TABLE,
+        PROMPTS,
+        drafter=case.drafter,
+        drafter_params=case.params,
+        max_new_tokens=BUDGET,
+        sampling=Sampling(temperature=temperature),
+        key=jax.random.key(0),
+        eos_ids=(7,),
+    )
+    before = None
+    for _, state in support.rounds_of(run):
+        invariants_of_the_target(before, state)
+        case.invariant(before, state)
+        if before is not None:
+            accepted = (state.stats.accepted - before.stats.accepted).sum(1)
+            seen |= set(accepted[~before.done].tolist())
+        before = state
+    assert seen >= case.counts, "a count that never occurs is not tested"
+    assert before is not None
+    assert set(before.reason.tolist()) == {1, 2}, "rows end by EOS and by budget"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scratch_is_free(name: str) -> None:
+    """Whatever lies past the lengths (F74: poison), the run goes on the same."""
+    case = CASES[name]
+    start = partial(
+        specjax.start,
+        TARGET,
+        TABLE,
+        PROMPTS,
+        drafter=case.drafter,
+        drafter_params=case.params,
+        max_new_tokens=BUDGET,
+        sampling=Sampling(temperature=0.5),
+        key=jax.random.key(0),
+        eos_ids=(7,),
+    )
+    clean = specjax.decode(start())
+    run = specjax.decode(start(), rounds=2)
+    slot = jnp.arange(run.state.tokens.shape[1], dtype=jnp.int32)
+
+    def poisoned(buffer: jax.Array, length: jax.Array) -> jax.Array:
+        return jnp.where(slot < length[:, None], buffer, 5)
+
+    def poisoned_cache(cache: Any) -> Any:
+        if not isinstance(cache, testing.ScriptedCache):
+            return cache
+        tokens, positions = (poisoned(x, cache.length) for x in cache[:2])
+        return cache._replace(tokens=tokens, positions=positions)
+
+    state = run.state._replace(
+        tokens=poisoned(run.state.tokens, run.state.length),
+        cache=poisoned_cache(run.state.cache),
+        drafter=poisoned_cache(run.state.drafter),
+    )
+    again = specjax.decode(run._replace(state=state))
+    for ours, theirs in zip(
+        specjax.finish(again, max_new_tokens=BUDGET)[:3],
+        specjax.finish(clean, max_new_tokens=BUDGET)[:3],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,272 @@
+"""Token verification through the whole compiled loop: the joint law of the tokens it emits.
+
+A first-token marginal is blind to most faults, and a test of one round is blind to noise used
+twice, so each test compares the joint of the first k + 3 tokens. Every planted fault that only
+statistics can show must be rejected by the same test: that is its power.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import Sampling, keys, testing, verify
+from specjax.draft import Drafter
+from specjax.drafters import draft_model, ngram
+from specjax.verify import Verifier, law
+from specjax.verify.token import rule
+from tests import support
+
+VOCAB, K, ROWS = 4, 3, 20_000
+COUNT = K + 3
+PROMPT = [1, 0, 1, 0]
+TARGET = testing.scripted_target(VOCAB)
+# The target never says id 3 (padding is -inf); drafters do.
+TABLE = testing.scripted_table(5, VOCAB, scale=0.8).at[:, 3].set(-jnp.inf)
+DRAFT_TABLE = testing.scripted_table(6, VOCAB, scale=0.8)
+NEVER = 3
+
+
+def emitted(
+    verifier: Verifier,
+    drafter: Drafter | None,
+    params: Any,
+    *,
+    eos: int = NEVER,
+    table: Any = TABLE,
+    prompt: list[int] = PROMPT,
+    seed: int = 0,
+    **settings: Any,
+) -> tuple[np.ndarray, specjax.SampleOutput]:
+    """The first k + 3 tokens of many rows of one prompt; an EOS repeats for ever."""
+    nodes = drafter.num_nodes if drafter else 0
+    out = specjax.sample(
+        TARGET,
+        table,
+        np.tile(prompt, (ROWS, 1)),
+        drafter=drafter,
+        drafter_params=params,
+        verifier=verifier,
+        max_new_tokens=COUNT,
+        max_length=len(prompt) + COUNT + max(nodes, 1),
+        sampling=Sampling(**{"temperature": 1.0, **settings}),
+        eos_ids=(eos,),
+        pad_id=eos,
+        key=jax.random.key(seed),
+    )
+    return np.asarray(out.tokens), out
+
+
+def markov_params(seed: int, ends: list[int]) -> support.MarkovParams:
+    logits = np.random.default_rng(seed).normal(size=(VOCAB, VOCAB))
+    return support.MarkovParams(
+        jnp.asarray(logits, jnp.float32), jnp.asarray(np.isin(np.arange(VOCAB), ends))
+    )
+
+
+SCRIPT = jnp.asarray(np.tile([-1, -1, -1, -1, 0, 2, 1, 3, 0, -1, 1, 0, 0], (ROWS, 1)), jnp.int32)
+DRAFTERS: dict[str, tuple[Drafter | None, Any]] = {
+    "plain": (None, None),
+    "draft model": (draft_model(TARGET, K), DRAFT_TABLE),
+    "ngram": (ngram(K), None),
+    "oracle": (testing.oracle(K), SCRIPT),
+    "mixed": (support.markov(K, (False, True, False)), markov_params(0, [])),
+    "partial": (support.markov(K), markov_params(1, [1])),
+}
+
+
+@pytest.mark.parametrize("rule_name", ["token", "match"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_joint_law_is_the_target_s(rule_name: str, name: str, seed: int) -> None:
+    drafter, params = DRAFTERS[name]
+    if rule_name == "match" and name in ("oracle", "mixed", "partial"):
+        pytest.skip("test_match.py compares these with plain decoding path by path")
+    verifier = {"token": verify.token, "match": verify.match}[rule_name]
+    # No EOS first, then one in the middle of runs; the same compiled program.
+    for eos in (NEVER, 2):
+        tokens, out = emitted(verifier, drafter, params, eos=eos, seed=seed)
+        want = support.joint_law(TABLE, PROMPT, COUNT, eos)
+        assert support.p_value(tokens, want, VOCAB) > support.SIGNIFICANCE, eos
+        assert not np.any(tokens == 3) or eos == 3
+        by_position = specjax.stats.acceptance_by_position(out.stats)
+        assert drafter is None or all(0.03 < rate < 0.97 for rate in by_position), by_position
+
+
+def test_warped_laws_are_kept_too(seed: int) -> None:
+    """Temperature, top-k, top-p and min-p, p and q through the same warp (F1: q after it)."""
+    settings = dict(temperature=1.4, top_k=3, top_p=0.95, min_p=0.1)
+    table = testing.scripted_table(7, VOCAB, scale=1.0)
+    tokens, _ = emitted(
+        verify.token, *DRAFTERS["draft model"], table=table, eos=0, seed=seed, **settings
+    )
+    want = support.joint_law(table, PROMPT, COUNT, 0, **settings)
+    assert np.mean(want == 0) > 0.3, "the filters must bite"
+    assert support.p_value(tokens, want, VOCAB) > support.SIGNIFICANCE
+
+
+def test_a_law_that_depends_on_unjudged_drafts_is_kept(seed: int) -> None:
+    drafter, params = support.sticky(K), sticky_params()
+    tokens, _ = emitted(verify.token, drafter, params, seed=seed)
+    assert support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB) > support.SIGNIFICANCE
+
+
+def sticky_params() -> jax.Array:
+    """What was drafted for the position before, is likely not to be drafted again."""
+    fresh = np.log([[0.3, 0.3, 0.3, 0.1]])
+    return jnp.asarray(np.concatenate([-4 * np.eye(VOCAB), fresh]), jnp.float32)
+
+
+# --- power: planted faults ---
+
+
+def new_token() -> Verifier:
+    """The rule as an object of its own: a new program, traced with the fault in place."""
+    return Verifier(partial(law.verify, rule), "token", uses_q=True)
+
+
+def with_residual(monkeypatch: pytest.MonkeyPatch, residual: Callable) -> Verifier:
+    monkeypatch.setattr(law, "residual", residual)
+    return new_token()
+
+
+def residual_p(node: Any, weight: Any, tokens: Any, p: Any, q: Any, *rest: Any) -> Any:
+    return p[node]
+
+
+def residual_absolute(node: Any, weight: Any, tokens: Any, p: Any, q: Any, *rest: Any) -> Any:
+    return jnp.abs(p[node] - q[node])
+
+
+def residual_softmaxed(node: Any, weight: Any, tokens: Any, p: Any, q: Any, *rest: Any) -> Any:
+    left = jnp.maximum(p[node] - q[node], 0)
+    return jnp.where(p[node] > 0, jnp.exp(left), 0)
+
+
+def residual_only_the_token(node: Any, weight: Any, tokens: Any, p: Any, q: Any, *rest: Any) -> Any:
+    """F4: only the refused token's entry is changed."""
+    padded = jnp.append(tokens, 0)[node]
+    left = jnp.maximum(p[node] - q[node], 0)
+    return jnp.where(jnp.arange(p.shape[1]) == padded, left, p[node])
+
+
+def shared_noise(monkeypatch: pytest.MonkeyPatch, use: tuple, source: tuple) -> Verifier:
+    """A use (stream, offset) takes the number that another one decides with.
+
+    With this few ids a draw decides with its second number (the first picks a block of ids).
+    """
+    uniforms = keys.uniforms
+
+    def deciding(noise: keys.Noise, stream: int, offset: int) -> jax.Array:
+        count = 1 if stream == keys.ACCEPT else 2
+        return uniforms(noise, offset, stream, count)[:, -1:]
+
+    def planted(noise: keys.Noise, offset: Any, stream: int, count: int) -> jax.Array:
+        numbers = uniforms(noise, offset, stream, count)
+        if stream != use[0]:
+            return numbers
+        return jnp.concatenate([numbers[:, :-1], deciding(noise, *source)], 1)
+
+    monkeypatch.setattr(keys, "uniforms", planted)
+    return new_token()
+
+
+def absolute_noise(monkeypatch: pytest.MonkeyPatch) -> Verifier:
+    """Draft noise keyed by position: one drafted again after a refusal gets its old noise."""
+    uniforms = keys.uniforms
+
+    def planted(noise: keys.Noise, offset: Any, stream: int, count: int) -> jax.Array:
+        moved = noise._replace(length=noise.length + jnp.asarray(offset, jnp.int32))
+        return uniforms(moved, 0, stream, count)
+
+    monkeypatch.setattr(keys, "uniforms", planted)
+    return new_token()
+
+
+def rows_share_keys(monkeypatch: pytest.MonkeyPatch) -> Verifier:
+    """The row is not folded in: all rows draw alike."""
+    monkeypatch.setattr(keys, "row_keys", lambda key, batch: jnp.broadcast_to(key, (batch,)))
+    return new_token()
+
+
+def loose_test(monkeypatch: pytest.MonkeyPatch) -> Verifier:
+    """Accepts with twice the chance."""
+
+    def generous(*arguments: Any) -> law.Law:
+        stop = rule(*arguments).stop
+        reached = jnp.minimum(2 * (1 - jnp.cumsum(stop)), 1)[:-1]
+        reached = jnp.cumprod(jnp.append(jnp.ones(1), reached))
+        return law.Law(reached - jnp.append(reached[1:], 0), jnp.ones_like(stop))
+
+    return Verifier(partial(law.verify, generous), "token", uses_q=True)
+
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], Verifier]] = {
+    "residual is p": lambda m: with_residual(m, residual_p),
+    "residual is |p - q|": lambda m: with_residual(m, residual_absolute),
+    "residual softmaxed": lambda m: with_residual(m, residual_softmaxed),
+    "residual changes one entry": lambda m: with_residual(m, residual_only_the_token),
+    "draft and accept share": lambda m: shared_noise(m, (keys.ACCEPT, 0), (keys.DRAFT, 1)),
+    "accept and residual share": lambda m: shared_noise(m, (keys.RESIDUAL, 0), (keys.ACCEPT, 0)),
+    "draft and residual share": lambda m: shared_noise(m, (keys.RESIDUAL, 0), (keys.DRAFT, 1)),
+    "accepts too easily": loose_test,
+    "rows share their keys": rows_share_keys,
+}
+
+
+def strong_instance() -> tuple[jax.Array, jax.Array]:
+    """Laws far apart, without context: p = (.31, .31, .38), q = (.02, .16, .82)."""
+    laws = np.array([[0.31, 0.31, 0.38, 0.0], [0.02, 0.16, 0.82, 0.0]])
+    with np.errstate(divide="ignore"):
+        table, draft_table = (jnp.asarray(np.tile(np.log(p), (7, 1)), jnp.float32) for p in laws)
+    return table, draft_table
+
+
+def strong_p_value(verifier: Verifier, drafter: Drafter | None = None) -> float:
+    table, draft_table = strong_instance()
+    drafter = drafter or draft_model(TARGET, K)
+    tokens, _ = emitted(verifier, drafter, draft_table, table=table)
+    return support.p_value(tokens, support.joint_law(table, PROMPT, COUNT), VOCAB)
+
+
+def test_the_instance_the_faults_are_planted_in_is_fine_without_them() -> None:
+    assert strong_p_value(new_token()) > support.SIGNIFICANCE
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_rejected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert strong_p_value(FAULTS[fault](monkeypatch)) < support.SIGNIFICANCE
+
+
+def test_noise_keyed_by_absolute_position_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, _ = emitted(absolute_noise(monkeypatch), support.sticky(K), sticky_params())
+    assert support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB) < support.SIGNIFICANCE
+
+
+def wrong_q(change: Callable[[Any], Any]) -> Drafter:
+    """A draft model that reports another q than it drew from."""
+    right = draft_model(TARGET, K)
+
+    def propose(params: Any, state: Any, context: Any, limit: Any) -> tuple:
+        draft, *rest = right.propose(params, state, context, limit)
+        return draft._replace(probs=change(draft.probs)), *rest
+
+    return right._replace(propose=propose)
+
+
+WRONG_Q = {
+    "of another temperature": lambda q: q**0.5 / jnp.sum(q**0.5, -1, keepdims=True),
+    "of the wrong position": lambda q: jnp.roll(q, -1, 1),
+    "of the wrong row": lambda q: jnp.roll(q, 1, 0),
+}
+
+
+@pytest.mark.parametrize("which", WRONG_Q)
+def test_a_wrong_q_is_rejected(which: str) -> None:
+    """F1. The draft's law must vary with the position for a shift to show, so: context."""
+    tokens, _ = emitted(verify.token, wrong_q(WRONG_Q[which]), 2 * DRAFT_TABLE)
+    assert support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB) < support.SIGNIFICANCE
