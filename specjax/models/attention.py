@@ -51,9 +51,9 @@ def attend(query: Array, keys: Array, values: Array, visible: Array, filled: Arr
     block = min(BLOCK, capacity)
     low = jnp.finfo(jnp.float32).min
 
-    def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         index, highest, total, out = carry
-        # The last block may overlap its neighbour (S need not be a multiple): seen slots are masked.
+        # S need not be a multiple: the last block may overlap the one before; seen slots are masked.
         begin = index * block
         at = jnp.minimum(begin, capacity - block)
         key = lax.dynamic_slice_in_dim(keys, at, block, axis=2)

@@ -12,7 +12,7 @@ _TIED_BY_DEFAULT = ("smollm3",)
 _ROPE_BASE = {"smollm3": 2_000_000.0}  # all others: 10000
 _ROPE_TYPES = ("default", "linear", "llama3")
 
-# Settings of neighbouring families that change the mathematics; each is legal only at its neutral value.
+# Settings of neighbouring families that change the mathematics; legal only at a neutral value.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "num_experts": (None, 0),
@@ -96,13 +96,22 @@ class ModelConfig:
     family: str = "llama"
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_width"):
+        for name in (
+            "vocab_size",
+            "width",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "ffn_width",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an int of at least 1, got {value!r}.")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_heads={self.num_heads} must be a multiple of num_kv_heads={self.num_kv_heads}."
+                f"num_heads={self.num_heads} must be a multiple of "
+                f"num_kv_heads={self.num_kv_heads}."
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} must be even: RoPE rotates pairs.")
@@ -138,7 +147,9 @@ class ModelConfig:
         """
         family = config.get("model_type")
         if family not in _FAMILIES:
-            raise ValueError(f"model_type={family!r} is not supported; supported: {', '.join(_FAMILIES)}.")
+            raise ValueError(
+                f"model_type={family!r} is not supported; supported: {', '.join(_FAMILIES)}."
+            )
         _check_supported(config, family)
 
         def need(name: str) -> Any:
@@ -206,11 +217,15 @@ def _rope(config: Mapping[str, Any], family: str) -> RopeConfig:
     """RoPE from ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``."""
     new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
     if new and old and any(new[k] != old[k] for k in new.keys() & old.keys()):
-        raise ValueError(f"rope_parameters={new!r} and rope_scaling={old!r} disagree; keep one of them.")
+        raise ValueError(
+            f"rope_parameters={new!r} and rope_scaling={old!r} disagree; keep one of them."
+        )
     fields = {**old, **new}
     nested = [k for k, v in fields.items() if isinstance(v, Mapping)]
     if nested:
-        raise _unsupported("rope_parameters", {k: fields[k] for k in nested}, "one set for all layers")
+        raise _unsupported(
+            "rope_parameters", {k: fields[k] for k in nested}, "one set for all layers"
+        )
     scaling = fields.get("rope_type") or fields.get("type") or "default"
     if scaling not in _ROPE_TYPES:
         raise _unsupported("rope_type", scaling, ", ".join(_ROPE_TYPES))
@@ -219,7 +234,9 @@ def _rope(config: Mapping[str, Any], family: str) -> RopeConfig:
 
     theta, plain = fields.get("rope_theta"), config.get("rope_theta")
     if theta is not None and plain is not None and theta != plain:
-        raise ValueError(f"rope_theta={plain!r} and rope_parameters['rope_theta']={theta!r} disagree.")
+        raise ValueError(
+            f"rope_theta={plain!r} and rope_parameters['rope_theta']={theta!r} disagree."
+        )
     base = theta or plain or _ROPE_BASE.get(family, 10_000.0)
 
     def need(name: str, default: Any = None) -> float:

@@ -65,7 +65,9 @@ def resolve(source: str | os.PathLike[str]) -> pathlib.Path:
     if folder.is_dir():
         return folder
     if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
-        raise ValueError(f"no folder {os.fspath(source)!r}, and it isn't a hub id (owner/name[@revision]).")
+        raise ValueError(
+            f"no folder {os.fspath(source)!r}, and it isn't a hub id (owner/name[@revision])."
+        )
     # Only needed here, and slow to import.
     from huggingface_hub import errors, snapshot_download
 
@@ -75,13 +77,15 @@ def resolve(source: str | os.PathLike[str]) -> pathlib.Path:
         path = snapshot_download(repo, revision=revision or None, allow_patterns=list(_HUB_FILES))
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"{repo} is gated: accept its licence at {page} and set HF_TOKEN to a token of that account."
+            f"{repo} is gated: accept its licence at {page} and set HF_TOKEN to a token of that "
+            "account."
         ) from error
     except errors.RevisionNotFoundError as error:
         raise ValueError(f"{repo} has no revision {revision!r}; see {page}/tree/main.") from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(
-            f"no folder and no public hub repository {repo!r} ({page}); a private one needs HF_TOKEN."
+            f"no folder and no public hub repository {repo!r} ({page}); a private one needs "
+            "HF_TOKEN."
         ) from error
     except errors.LocalEntryNotFoundError as error:
         raise ValueError(f"{repo} isn't downloaded yet and {page} can't be reached.") from error
@@ -153,7 +157,9 @@ def _plan(c: ModelConfig) -> list[_Entry]:
     for layer in range(c.num_layers):
         prefix, block = f"model.layers.{layer}.", f"block_{layer}"
 
-        def vector(name: str, source: str, size: int, prefix: str = prefix, block: str = block) -> None:
+        def vector(
+            name: str, source: str, size: int, prefix: str = prefix, block: str = block
+        ) -> None:
             plan.append(_Entry((block, name), (_Part(prefix + source, (size,)),), False))
 
         def linear(
@@ -178,7 +184,9 @@ def _plan(c: ModelConfig) -> list[_Entry]:
         qkv = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
         linear("qkv", qkv, width, c.qkv_bias)
         linear("out", {"self_attn.o_proj": width}, q, c.out_bias)
-        linear("gate_up", {"mlp.gate_proj": c.ffn_width, "mlp.up_proj": c.ffn_width}, width, c.mlp_bias)
+        linear(
+            "gate_up", {"mlp.gate_proj": c.ffn_width, "mlp.up_proj": c.ffn_width}, width, c.mlp_bias
+        )
         linear("down", {"mlp.down_proj": width}, c.ffn_width, c.mlp_bias)
     return plan
 
@@ -213,12 +221,16 @@ class _Tensors:
             names = sorted(set(self._where.values()))
             missing = [name for name in names if not (folder / name).is_file()]
             if missing:
-                raise ValueError(f"{index} names {missing[0]}, which is missing ({len(missing)} in all).")
+                raise ValueError(
+                    f"{index} names {missing[0]}, which is missing ({len(missing)} in all)."
+                )
             self._files = {name: _open(folder / name) for name in names}
             for name, file in self._files.items():
                 absent = {k for k, v in self._where.items() if v == name} - set(file.keys())
                 if absent:
-                    raise ValueError(f"{index} puts {min(absent)} in {name}, which doesn't hold it.")
+                    raise ValueError(
+                        f"{index} puts {min(absent)} in {name}, which doesn't hold it."
+                    )
         else:
             raise ValueError(
                 f"{folder} has neither model.safetensors nor model.safetensors.index.json;"
@@ -227,7 +239,7 @@ class _Tensors:
         self._folder = folder
 
     def check(self, parts: list[_Part], config: ModelConfig) -> None:
-        """Raises ValueError unless the folder holds these tensors, in these shapes, and no others."""
+        """Raises ValueError unless the folder holds these tensors in these shapes, and no more."""
         expected = {part.name: part.shape for part in parts}
         # Old checkpoints also store the RoPE frequencies, which follow from the configuration.
         held = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
@@ -242,7 +254,9 @@ class _Tensors:
         missing = sorted(expected.keys() - held)
         if missing:
             hint = " (tie_word_embeddings is false)" if missing[0] == "lm_head.weight" else ""
-            raise ValueError(f"{self._folder} has no tensor {missing[0]}{hint}; {len(missing)} missing in all.")
+            raise ValueError(
+                f"{self._folder} has no tensor {missing[0]}{hint}; {len(missing)} missing in all."
+            )
         unknown = sorted(held - expected.keys())
         if unknown:
             raise ValueError(
@@ -266,7 +280,9 @@ def _open(path: pathlib.Path) -> Any:
     try:
         return safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); download it again.") from error
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); download it again."
+        ) from error
 
 
 def _read_json(path: pathlib.Path) -> Mapping[str, Any]:

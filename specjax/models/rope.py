@@ -17,7 +17,7 @@ def frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     ``llama3`` stretches long wavelengths by ``factor``, keeps short ones, and blends in between
     (Llama 3.1, https://arxiv.org/abs/2407.21783; the formula is the one of its release code).
     """
-    # float32 throughout, like the reference: at position 8192 a last-bit difference shows in logits.
+    # float32 throughout, like the reference: at position 8192 a last-bit difference shows.
     exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     freq = np.float32(1) / np.float32(rope.base) ** exponent
     if rope.scaling == "default":
@@ -31,7 +31,9 @@ def frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
         rope.high_freq_factor - rope.low_freq_factor
     )
     blended = (1 - blend) * freq / rope.factor + blend * freq
-    scaled = np.where(wavelength > low, freq / rope.factor, np.where(wavelength < high, freq, blended))
+    scaled = np.where(
+        wavelength > low, freq / rope.factor, np.where(wavelength < high, freq, blended)
+    )
     return scaled.astype(np.float32)
 
 

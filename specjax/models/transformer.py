@@ -87,7 +87,9 @@ class Block(nn.Module):
         q = q.reshape(batch, kv_heads, group * length, dim).astype(keys.dtype)
         h = attention.attend(q, keys, values, step.visible, step.filled)
         h = h.reshape(batch, kv_heads, group, length, dim).transpose(0, 3, 1, 2, 4)
-        h = linear(h.reshape(batch, length, heads * dim).astype(w.dtype), weight("out", heads * dim, width))
+        h = linear(
+            h.reshape(batch, length, heads * dim).astype(w.dtype), weight("out", heads * dim, width)
+        )
         if c.out_bias:
             h = h + bias("out_bias", width)
         x = x + h
@@ -107,7 +109,12 @@ class _Step:
     """What all blocks of one pass share: where it writes, what it sees, how it rotates."""
 
     def __init__(
-        self, config: ModelConfig, cache: KVCache, length: int, positions: Array | None, mask: Array | None
+        self,
+        config: ModelConfig,
+        cache: KVCache,
+        length: int,
+        positions: Array | None,
+        mask: Array | None,
     ):
         self.start = cache.length
         if positions is None:
@@ -213,7 +220,9 @@ def transformer_target(config: ModelConfig) -> Target:
         mask: Array | None = None,
         layers: tuple[int, ...] = (),
     ) -> tuple[Array, Array | None, KVCache]:
-        return model.apply({"params": params}, tokens, cache, positions, mask, tuple(layers))
+        arguments: Any = tokens, cache, positions, mask, tuple(layers)
+        out: Any = model.apply({"params": params}, *arguments)
+        return out
 
     return Target(
         init_cache=init_cache,
@@ -225,7 +234,9 @@ def transformer_target(config: ModelConfig) -> Target:
     )
 
 
-def init_params(config: ModelConfig, key: Array, dtype: jax.typing.DTypeLike = jnp.float32) -> Params:
+def init_params(
+    config: ModelConfig, key: Array, dtype: jax.typing.DTypeLike = jnp.float32
+) -> Params:
     """Random parameters: for tests and for training from nothing."""
     cache = transformer_target(config).init_cache(1, 1)
     params = Transformer(config).init(key, jnp.zeros([1, 1], jnp.int32), cache)["params"]
