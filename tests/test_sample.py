@@ -232,7 +232,6 @@ def test_one_compile_a_bucket_and_none_for_new_values() -> None:
         dict(key=jax.random.key(9)),
         dict(key=jax.random.split(jax.random.key(9), 1)),
         dict(params=CLOSE, drafter_params=TABLE),
-        dict(drafter_params=np.asarray(TABLE)),
         dict(eos_ids=(5,)),
         dict(eos_ids=[6]),
         dict(max_new_tokens=3),

@@ -53,7 +53,7 @@ def attend(query: Array, keys: Array, values: Array, visible: Array, filled: Arr
 
     def step(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         index, highest, total, out = carry
-        # S need not be a multiple: the last block may overlap the one before; seen slots are masked.
+        # S need not be a multiple: the last block may overlap the one before; those are masked.
         begin = index * block
         at = jnp.minimum(begin, capacity - block)
         key = lax.dynamic_slice_in_dim(keys, at, block, axis=2)
