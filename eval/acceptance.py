@@ -18,10 +18,8 @@ import jax
 import numpy as np
 
 import specjax
-from eval import cli, results, toy
+from eval import results, toy
 from specjax import Sampling, device, stats, theory, verify
-
-_CONFIG, _WORKDIR = cli.define_flags()
 
 TOLERANCE = 0.01
 
@@ -144,12 +142,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return results.table([head | cell for head, cell in zip(heads, cells, strict=True)])
 
 
-def main() -> int:
-    """Runs with the flags; returns the exit code."""
-    device.check_accelerator()
-    device.enable_compilation_cache()
-    return results.exit_code(run(_CONFIG.value, _WORKDIR.value))
-
-
 if __name__ == "__main__":
-    cli.run_app(main)
+    results.main(run)

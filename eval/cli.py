@@ -6,9 +6,10 @@ command was wrong. Wrong commands get one sentence on stderr, not a traceback.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
+import functools
 import os
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 
+@functools.cache  # several evaluations in one process, such as the tests', share them
 def define_flags() -> tuple[flags.FlagHolder, flags.FlagHolder]:
     """Defines ``--config`` and ``--workdir``, both required; returns their holders."""
     config = config_flags.DEFINE_config_file("config", None, "Config file, such as configs/x.py.")
@@ -58,30 +60,38 @@ def _parse(argv: Sequence[str]) -> list[str]:
                 raise flags.Error(f"--{name} is missing")
     except flags.Error as error:
         _fail(f"{error}; --help lists the flags", 2)
-    except (AttributeError, KeyError) as error:  # ml_collections: a key the config does not have
-        _fail(_unknown_key(argv, str(error).strip("\"'")), 2)
+    except (AttributeError, KeyError):  # ml_collections: a key the config does not have
+        _fail(_unknown_key(argv), 2)
     return rest
 
 
 def _check_config_exists(argv: Sequence[str]) -> None:
     """ml_collections keeps a missing file to itself until the config is used."""
+    path = _config_path(argv)
+    if path is not None and not os.path.isfile(path):
+        raise flags.Error(f"--config={path}: there is no such file")
+
+
+def _config_path(argv: Sequence[str]) -> str | None:
     for at, argument in enumerate(argv):
         name, equals, path = argument.partition("=")
         if name.lstrip("-") == "config" and (equals or at + 1 < len(argv)):
-            path = path if equals else argv[at + 1]
-            if not os.path.isfile(path.partition(":")[0]):
-                raise flags.Error(f"--config={path}: there is no such file")
+            return (path if equals else argv[at + 1]).partition(":")[0]
+    return None
 
 
-def _unknown_key(argv: Sequence[str], key: str) -> str:
-    """The sentence for an unknown config key: what it may have meant, and what there is."""
-    given = next((a for a in argv if a.split("=")[0].endswith(f".{key}")), key)
-    known: list[str] = []
-    with contextlib.suppress(Exception):  # no list where the config itself could not be made
-        known = keys(flags.FLAGS["config"].value)
-    close = difflib.get_close_matches(key, known, 1)
-    meant = f"; did you mean {close[0]}?" if close else ""
-    return f"{given}: the config has no such key{meant} It has: {', '.join(known)}"
+def _unknown_key(argv: Sequence[str]) -> str:
+    """The sentence for an unknown config key: which, what it may have meant, what there is."""
+    # ml_collections stopped half-way and has no config to show: the file is read again.
+    known = keys(runpy.run_path(str(_config_path(argv)))["get_config"]())
+    for argument in argv:
+        option, _, _ = argument.lstrip("-").partition("=")
+        name = option.removeprefix("config.")
+        if name != option and name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {close[0]}?" if close else "."
+            return f"{argument}: the config has no such key{meant} It has: {', '.join(known)}"
+    return f"an unknown config key; the config has: {', '.join(known)}"
 
 
 def keys(config: ConfigDict, prefix: str = "") -> list[str]:

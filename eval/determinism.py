@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 import specjax
-from eval import chat, checks, cli, prompts, results
+from eval import chat, checks, prompts, results
 from eval.rows import first_difference
 from specjax import Sampling, device, keys, stats, verify, warp
 from specjax.draft import Drafter
@@ -31,8 +31,6 @@ from specjax.drafters import draft_model, ngram
 from specjax.prefill import prefill
 from specjax.target import Target
 from specjax.verify import Verifier
-
-_CONFIG, _WORKDIR = cli.define_flags()
 
 SAME = "identical"
 
@@ -276,12 +274,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return results.table([_summary(group) for group in groups.values()])
 
 
-def main() -> int:
-    """Runs with the flags; returns the exit code."""
-    device.check_accelerator()
-    device.enable_compilation_cache()
-    return results.exit_code(run(_CONFIG.value, _WORKDIR.value))
-
-
 if __name__ == "__main__":
-    cli.run_app(main)
+    results.main(run)

@@ -22,12 +22,10 @@ import numpy as np
 from jax import Array
 
 import specjax
-from eval import cli, distance, report, results, toy
+from eval import distance, report, results, toy
 from eval.wrong import wrong
 from specjax import Sampling, device, verify
 from specjax.verify import Verifier
-
-_CONFIG, _WORKDIR = cli.define_flags()
 
 PLAIN = "plain"  # no drafter: what the target alone samples
 WRONG = "wrong"
@@ -248,12 +246,5 @@ def _check(settings: Settings) -> None:
         raise ValueError(f"config.sizes={sizes}; they must ascend from at least 1")
 
 
-def main() -> int:
-    """Runs with the flags; returns the exit code."""
-    device.check_accelerator()
-    device.enable_compilation_cache()
-    return results.exit_code(run(_CONFIG.value, _WORKDIR.value))
-
-
 if __name__ == "__main__":
-    cli.run_app(main)
+    results.main(run)

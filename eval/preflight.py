@@ -74,6 +74,6 @@ def launch_bound(pass_s: float, floor_s: float) -> str | None:
         return None
     return (
         f"launch-bound: speculation can't be judged here. A one-token pass takes "
-        f"{1e3 * pass_s:.2f} ms, {pass_s / floor_s:.1f} times the {1e3 * floor_s:.2f} ms it takes "
+        f"{1e3 * pass_s:.3g} ms, {pass_s / floor_s:.1f} times the {1e3 * floor_s:.3g} ms it takes "
         "to read its weights; take a larger model"
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tabulate
 
-from eval import report
+from eval import cli, report
 from specjax import device
 
 S = TypeVar("S")
@@ -76,8 +76,21 @@ def write(
     report.write_json(pathlib.Path(workdir) / "results.json", results)
 
 
-def exit_code(failures: Sequence[str]) -> int:
-    """Prints what failed; 1 if anything did."""
-    for failure in failures:
-        print(f"FAILED: {failure}", file=sys.stderr, flush=True)
-    return 1 if failures else 0
+def main(run: Callable[[Mapping[str, Any], str], Sequence[str]]) -> None:
+    """The command of an evaluation: ``--config``, ``--workdir``, and the exit code.
+
+    Args:
+      run: ``(config, workdir)``, gives a sentence for each failed check; 1 is the exit code then.
+    """
+    # Here, not on import: evaluations import each other, and flags can be defined only once.
+    config, workdir = cli.define_flags()
+
+    def command() -> int:
+        device.check_accelerator()
+        device.enable_compilation_cache()
+        failures = run(config.value, workdir.value)
+        for failure in failures:
+            print(f"FAILED: {failure}", file=sys.stderr, flush=True)
+        return 1 if failures else 0
+
+    cli.run_app(command)

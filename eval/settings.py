@@ -90,11 +90,6 @@ def read(config: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def to_dict(settings: Settings) -> dict[str, Any]:
-    """The settings as a config that ``read`` takes again."""
-    return dataclasses.asdict(settings)
-
-
 def _fields(config: Any, kind: type, prefix: str) -> dict[str, Any]:
     """The mapping as keyword arguments of a dataclass, after a check of its keys."""
     if not isinstance(config, Mapping) and not hasattr(config, "items"):

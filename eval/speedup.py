@@ -12,20 +12,29 @@ from __future__ import annotations
 
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tqdm
 from absl import flags
+from ml_collections import ConfigDict
 
-from eval import chart, chat, checks, cli, modes, preflight, prompts, report, rows, settings, timing
+from eval import (
+    chart,
+    chat,
+    checks,
+    modes,
+    preflight,
+    prompts,
+    report,
+    results,
+    rows,
+    settings,
+    timing,
+)
 from eval.measure import Bench, Cell
 from specjax import device
-
-_CONFIG, _WORKDIR = cli.define_flags()
-_PROMPTS = flags.DEFINE_string("prompts", None, "Prompt file; instead of config.prompts.")
 
 
 def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
@@ -89,8 +98,8 @@ def _remarks(s: settings.Settings, cells: Sequence[Cell], target: chat.Chat) -> 
     widths = sorted(passes[0])
     costs = (f"{w}: {statistics.median(p[w] / p[1] for p in passes):.2f}" for w in widths)
     remarks = [
-        f"A one-token pass takes {1e3 * pass_s:.1f} ms; reading its weights alone takes "
-        f"{1e3 * floor:.1f} ms at the memory bandwidth measured here.",
+        f"A one-token pass takes {1e3 * pass_s:.3g} ms; reading its weights alone takes "
+        f"{1e3 * floor:.3g} ms at the memory bandwidth measured here.",
         f"Cost of a pass by tokens, relative to one token: {', '.join(costs)}.",
         "95%: bootstrap over prompts. tok/s: without prefill. First token: prefill and one round. "
         "Pause: between the bursts of a stream (a round's tokens arrive together).",
@@ -120,34 +129,23 @@ def _write(
     failures: Sequence[str],
     what: str,
 ) -> None:
-    results = {
-        "command": report.command(),
-        "config": settings.to_dict(s),
-        "device": device.describe(),
-        "versions": report.versions(),
-        "seed": s.seed,
-        "remarks": list(remarks),
-        "failures": list(failures),
-        "rows": list(table),
-    }
-    report.write_json(workdir / "results.json", results)
+    results.write(workdir, s, table, failures, remarks=list(remarks))
     drawn = chart.write(workdir / "speedup.png", table, f"{what} on {device.describe()}")
     if not drawn:
         (workdir / "speedup.png").unlink(missing_ok=True)  # one of an earlier run
 
 
-def main() -> int:
-    """Runs with the flags; returns the exit code."""
-    config = _CONFIG.value
-    if _PROMPTS.value is not None:
-        config.prompts = _PROMPTS.value
-    device.check_accelerator()
-    device.enable_compilation_cache()
-    failures = run(config, _WORKDIR.value)
-    for failure in failures:
-        print(f"FAILED: {failure}", file=sys.stderr, flush=True)
-    return 1 if failures else 0
+def main() -> None:
+    """The command."""
+    path = flags.DEFINE_string("prompts", None, "Prompt file; instead of config.prompts.")
+
+    def command(config: ConfigDict, workdir: str) -> list[str]:
+        if path.value is not None:
+            config.prompts = path.value
+        return run(config, workdir)
+
+    results.main(command)
 
 
 if __name__ == "__main__":
-    cli.run_app(main)
+    main()

@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from eval import cli, report, results
+from eval import report, results
 from specjax import theory
-
-_CONFIG, _WORKDIR = cli.define_flags()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,10 +172,5 @@ def _check(settings: Settings) -> None:
         )
 
 
-def main() -> int:
-    """Runs with the flags; returns the exit code."""
-    return results.exit_code(run(_CONFIG.value, _WORKDIR.value))
-
-
 if __name__ == "__main__":
-    cli.run_app(main)
+    results.main(run)

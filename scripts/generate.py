@@ -10,6 +10,7 @@ temperature 0 the answer is the same with --drafter=none.
 
 from __future__ import annotations
 
+import pathlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,15 +21,6 @@ from absl import app, flags, logging  # noqa: E402
 
 if TYPE_CHECKING:
     from eval.chat import Chat
-
-_PROMPT = flags.DEFINE_string("prompt", None, "What to ask.")
-_TARGET = flags.DEFINE_string("target", "smollm2", "The default model, a folder, or a hub id.")
-_DRAFTER = flags.DEFINE_string("drafter", "ngram", "ngram, none, or a draft model's folder or id.")
-_K = flags.DEFINE_integer("k", None, "Draft tokens a round; by default 10, or 5 of a draft model.")
-_TEMPERATURE = flags.DEFINE_float("temperature", 0.0, "0 takes the most probable token.")
-_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 256, "Most tokens of the answer.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the noise, at a temperature above 0.")
-_TIMES = flags.DEFINE_boolean("times", False, "Say where the time up to the first token went.")
 
 
 class Watch:
@@ -132,6 +124,8 @@ def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
         return {}
     if name == "ngram":
         return {"drafter": ngram(10 if k is None else k, n_max=5, n_min=2, growth=2)}
+    if "/" not in name and not pathlib.Path(name).is_dir():
+        raise ValueError(f"--drafter={name}: give ngram, none, a folder or a hub id (owner/name)")
     draft = chats.load(name)
     modes.check_pair(chat, draft)
     drafter = draft_model(draft.target, 5 if k is None else k)
@@ -150,12 +144,24 @@ def _report(
             print(f"  {name}: {seconds:.1f} s", file=sys.stderr)
 
 
+def _define_flags() -> None:
+    """Defines the flags: here and not at import, where they would clash with other scripts'."""
+    flags.DEFINE_string("prompt", None, "What to ask.")
+    flags.DEFINE_string("target", "smollm2", "The default model, a folder, or a hub id.")
+    flags.DEFINE_string("drafter", "ngram", "ngram, none, or a draft model's folder or hub id.")
+    flags.DEFINE_integer("k", None, "Draft tokens a round; by default 10, a draft model's 5.")
+    flags.DEFINE_float("temperature", 0.0, "0 takes the most probable token.")
+    flags.DEFINE_integer("max_new_tokens", 256, "Most tokens of the answer.")
+    flags.DEFINE_integer("seed", 0, "Of the noise, at a temperature above 0.")
+    flags.DEFINE_boolean("times", False, "Say where the time up to the first token went.")
+
+
 def _parse(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
         if rest[1:]:
             raise flags.Error(f'unexpected argument {rest[1]!r}; write --prompt="..."')
-        if _PROMPT.value is None:
+        if flags.FLAGS.prompt is None:
             raise flags.Error('--prompt is missing; such as --prompt="Why is the sky blue?"')
     except flags.Error as error:
         _fail(f"{error}; --help lists the flags", 2)
@@ -170,10 +176,10 @@ def _fail(message: str, code: int) -> None:
 def main(argv: list[str]) -> None:
     """Answers the prompt of the flags."""
     del argv
-    names = "target", "drafter", "k", "temperature", "max_new_tokens", "seed", "times"
+    names = "prompt", "target", "drafter", "k", "temperature", "max_new_tokens", "seed", "times"
     values = {name: flags.FLAGS[name].value for name in names}
     try:
-        run(_PROMPT.value, begun=_BEGUN, **values)
+        run(begun=_BEGUN, **values)
     except ValueError as error:
         _fail(str(error), 2)
     except (RuntimeError, OSError) as error:
@@ -181,5 +187,6 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    _define_flags()
     logging.set_verbosity(logging.WARNING)  # INFO would show jax's search for backends
     app.run(main, flags_parser=_parse)

@@ -110,8 +110,8 @@ def draw(weights: Array, uniform: Array) -> Array:
 def first_above(weights: Array, uniform: Array) -> Array:
     """First index whose cumulative weight exceeds ``uniform`` times the total.
 
-    Strict, so weight 0 is never picked; where rounding lets nothing exceed it, the last index of
-    positive weight.
+    Strict, and of positive weight: a parallel sum can step up by rounding where the weight is 0.
+    Where rounding lets nothing exceed it, the last index of positive weight.
 
     Args:
       weights: float ``[B, n]``, not negative.
@@ -121,10 +121,11 @@ def first_above(weights: Array, uniform: Array) -> Array:
       int32 ``[B]``.
     """
     cumulative = jnp.cumsum(weights, -1)
-    above = cumulative > uniform[:, None] * cumulative[:, -1:]
+    above = (cumulative > uniform[:, None] * cumulative[:, -1:]) & (weights > 0)
     index = jnp.arange(weights.shape[-1], dtype=jnp.int32)
     last_positive = jnp.max(jnp.where(weights > 0, index, 0), -1)
-    return jnp.where(jnp.any(above, -1), argmax(above), last_positive)
+    first = jnp.min(jnp.where(above, index, weights.shape[-1]), -1)
+    return jnp.minimum(first, last_positive)
 
 
 def argmax(values: Array) -> Array:

@@ -162,11 +162,11 @@ def start(
     dtype: DTypeLike | None = None,
 ) -> Run:
     """Checks the arguments (those of ``sample``), prefills, and returns a run ready to decode."""
+    validate.parts(target, drafter, verifier)
     tokens, lengths = validate.prompts(prompts, prompt_lengths, target.vocab_size)
     batch = len(lengths)
     nodes = drafter.num_nodes if drafter else 0
-    validate.target(target)
-    validate.budget(max_new_tokens)
+    max_new_tokens = validate.budget(max_new_tokens)
     sampling = validate.sampling(sampling or Sampling(), batch)
     is_greedy = sampling.temperature is None
     verifier = verifier or (greedy if is_greedy else token)
@@ -207,8 +207,9 @@ def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
     return SampleOutput(
         tokens=jnp.asarray(np.where(slots < length[:, None], emitted, np.int32(pad_id))),
         lengths=jnp.asarray(length - first),
-        finish_reason=run.state.reason,
-        stats=run.state.stats,
+        # Copies: the state itself is used up when the run is decoded further.
+        finish_reason=jnp.copy(run.state.reason),
+        stats=jax.tree.map(jnp.copy, run.state.stats),
     )
 
 
@@ -272,7 +273,7 @@ def _capacity(prompt: int, budget: int, nodes: int, max_length: int | None) -> i
 def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
     """The widths of a target pass; accelerators take one, CPUs three."""
     if widths is None:
-        several = jax.default_backend() == "cpu" and nodes > 1
+        several = jax.default_backend() == "cpu" and nodes > 0
         return tuple(sorted({1, nodes // 2 + 1, nodes + 1})) if several else (nodes + 1,)
     if (
         not widths

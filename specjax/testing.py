@@ -168,8 +168,8 @@ class _TargetCheck:
         self.appends()
         self.ignores_the_future()
         self.continues_from_the_cache()
-        self.keeps_rows_apart()
         self.forgets()
+        self.keeps_rows_apart()
         self.drops_what_does_not_fit()
 
     def empty(self, capacity: int = 32) -> Any:
@@ -186,6 +186,8 @@ class _TargetCheck:
             self.fail(f"{promise} (largest difference {worst:.3g}, allowed {self.tolerance:g})")
 
     def starts_empty(self) -> None:
+        if not callable(self.target.rollback):
+            self.fail("it needs a rollback: (cache, length [B]) -> cache")
         length = getattr(self.empty(), "length", None)
         if length is None or length.shape != (2,) or length.dtype != jnp.int32:
             self.fail("init_cache(batch, capacity, dtype) must give a cache with int32 length [B]")

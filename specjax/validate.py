@@ -21,6 +21,11 @@ def prompts(
     prompts: ArrayLike | Sequence[Sequence[int]], lengths: ArrayLike | None, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The prompts as int32 ``[B, P]`` and their lengths as int32 ``[B]``."""
+    if isinstance(prompts, Sequence) and prompts and np.ndim(prompts[0]) == 0:
+        raise ValueError(
+            f"prompts holds {prompts[0]!r}; they must be integers [B, P] or a list of lists of "
+            "them (a single prompt goes in a list, [prompt])"
+        )
     if isinstance(prompts, Sequence) and lengths is None:
         lengths = np.array([len(prompt) for prompt in prompts], int)
         width = max(map(len, prompts), default=0)
@@ -61,18 +66,23 @@ def ids(eos_ids: Sequence[int], vocab_size: int) -> np.ndarray:
     return out.astype(np.int32)
 
 
-def budget(max_new_tokens: int) -> None:
-    """A budget is at least 1."""
+def budget(max_new_tokens: int) -> int:
+    """A budget is an int of at least 1."""
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
         raise ValueError(f"max_new_tokens={max_new_tokens!r}; it must be an int")
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens={max_new_tokens}; it must be at least 1")
+    return int(max_new_tokens)
 
 
-def target(target: Target) -> None:
-    """A target must be able to roll back: a cache that can't forget can't verify."""
+def parts(target: Target, drafter: Drafter | None, verifier: Verifier | None) -> None:
+    """What is decoded with must be what it should be, and the cache able to forget."""
     if not isinstance(target, Target):
         raise ValueError(f"target is a {type(target).__name__}; wrap the model in specjax.Target")
+    if not isinstance(drafter, Drafter | None):
+        raise ValueError(f"drafter={drafter!r}; it must be a Drafter, such as drafters.ngram(k=4)")
+    if not isinstance(verifier, Verifier | None):
+        raise ValueError(f"verifier={verifier!r}; it must be a Verifier, such as verify.token")
     if not callable(target.rollback):
         raise ValueError(
             f"target {target.name!r} has no rollback; its cache must be able to forget entries "
@@ -98,9 +108,11 @@ def sampling(sampling: Sampling, batch: int) -> Sampling:
             raise ValueError(f"{name} has shape {array.shape}; it must be [] or [{batch}]")
         if name == "top_k" and not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"top_k={value}; it must be an integer")
-        if not np.all(np.isfinite(array) & allowed(array)):
-            raise ValueError(f"{name}={value}; it must be {words}")
-        out[name] = np.broadcast_to(array, (batch,)).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(dtype)  # what decoding will see: the checks are on that
+        if not np.all(np.isfinite(cast) & allowed(cast)):
+            raise ValueError(f"{name}={value}; it must be {words} (as {dtype.__name__})")
+        out[name] = np.broadcast_to(cast, (batch,))
     if np.all(out.get("temperature", 0) == 0):
         out.pop("temperature", None)
         if out:

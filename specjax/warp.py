@@ -47,7 +47,8 @@ def apply(sampling: Sampling, logits: Array) -> Array:
       float32 probabilities ``[B, n, V]`` (float64 stays float64).
     """
     assert sampling.temperature is not None, "greedy decoding has no distribution to warp"
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if logits.dtype != jnp.float64:
+        logits = logits.astype(jnp.float32)
     temperature = _column(sampling.temperature, logits.dtype)
     # Shifted first: a small temperature must not overflow, and -inf / T must stay -inf.
     logits = logits - jnp.max(logits, -1, keepdims=True)
@@ -88,8 +89,8 @@ def _keep_top_p(probs: Array, mass: Array) -> Array:
     def enough(threshold: Array) -> Array:
         return jnp.sum(jnp.where(ordered >= threshold, probs, 0), -1, keepdims=True) >= mass
 
-    # A mass of 1 that rounding puts out of reach leaves the smallest threshold: all ids stay.
-    return jnp.where(ordered >= _largest(enough, probs), probs, 0)
+    # All of the mass is all ids: a float32 sum reaches 1 before the last of them.
+    return jnp.where((ordered >= _largest(enough, probs)) | (mass >= 1), probs, 0)
 
 
 def _ordered(values: Array) -> Array:

@@ -41,7 +41,9 @@ def logits_after(table: Any, prefixes: Any) -> np.ndarray:
     return table[row % np.uint32(len(table))]
 
 
-def plain_greedy(table: Any, prompt: Sequence[int], count: int, eos: Sequence[int] = ()) -> list[int]:
+def plain_greedy(
+    table: Any, prompt: Sequence[int], count: int, eos: Sequence[int] = ()
+) -> list[int]:
     """Plain greedy decoding, up to and including the first EOS."""
     tokens = list(prompt)
     for _ in range(count):

@@ -68,7 +68,9 @@ def test_the_next_token_s_logits_are_right_after_it(seed: int) -> None:
 def test_prompts_of_one_token_take_no_pass() -> None:
     passes = []
 
-    def apply(params: jax.Array, tokens: jax.Array, cache: testing.ScriptedCache, **options: object) -> tuple:
+    def apply(
+        params: jax.Array, tokens: jax.Array, cache: testing.ScriptedCache, **options: object
+    ) -> tuple:
         jax.debug.callback(lambda _: passes.append(1), tokens)
         return TARGET.apply(params, tokens, cache, **options)
 
@@ -77,9 +79,7 @@ def test_prompts_of_one_token_take_no_pass() -> None:
     for lengths, count in (([1, 1], 0), ([1, 5], 1), ([6, 2], 2), ([9, 9], 2), ([10, 9], 3)):
         passes.clear()
         empty = TARGET.init_cache(2, SLOTS, jnp.float32)
-        cache, _ = prefill(
-            counting, TABLE, tokens, jnp.array(lengths, jnp.int32), empty, chunk=4
-        )
+        cache, _ = prefill(counting, TABLE, tokens, jnp.array(lengths, jnp.int32), empty, chunk=4)
         jax.block_until_ready(cache)
         jax.effects_barrier()
         assert len(passes) == count, lengths

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, Target, testing, verify
+from specjax import Sampling, testing, verify
 from specjax.draft import Draft, Drafter
 from specjax.drafters import draft_model, ngram
 from specjax.models import ModelConfig, init_params, transformer_target
@@ -104,7 +104,9 @@ def test_budgets_1_to_10(eos: tuple[int, ...]) -> None:
         assert rounds.tolist() == [-(-n // (K + 1)) for n in lengths]
 
 
-@pytest.mark.parametrize("drafter", [ngram(3), draft_model(TARGET, 3)], ids=["ngram", "draft model"])
+@pytest.mark.parametrize(
+    "drafter", [ngram(3), draft_model(TARGET, 3)], ids=["ngram", "draft model"]
+)
 def test_drafters_do_not_overshoot_a_budget(drafter: Drafter) -> None:
     """F20, F27: prompts that repeat, no EOS; a budget of 2 with 3 drafts."""
     prompts = [[1, 2, 3] * 3, [4, 4, 4]]
@@ -128,7 +130,9 @@ def test_the_last_slot_of_the_buffer_is_usable() -> None:
     """F29, F32: a buffer of just the size needed; finished rows' scratch falls outside it."""
     budget = 9
     needed = 9 + budget + K
-    tight = specjax.decode(start(max_new_tokens=budget, max_length=needed, drafter_params=ALWAYS_RIGHT[:, :needed]))
+    tight = specjax.decode(
+        start(max_new_tokens=budget, max_length=needed, drafter_params=ALWAYS_RIGHT[:, :needed])
+    )
     out = specjax.finish(tight, max_new_tokens=budget)
     assert out.tokens.tolist() == [truth[:budget] for truth in TRUTH]
     assert tight.state.tokens.shape[1] == needed
@@ -283,7 +287,7 @@ def test_a_pass_really_takes_that_many_tokens() -> None:
     assert seen == {1}
 
 
-WIDTHS = [(5,), (1, 5), (1, 2, 3, 4, 5)]
+WIDTHS = [(5,), (1, 2, 3, 4, 5)]
 
 
 def test_the_output_does_not_depend_on_the_widths() -> None:
@@ -308,7 +312,7 @@ def test_the_output_does_not_depend_on_the_widths() -> None:
         )
         for widths in WIDTHS
     ]
-    assert int(np.min(np.asarray(outs[2].stats.widths))) >= 1, "all five must be used"
+    assert int(np.min(np.asarray(outs[1].stats.widths))) >= 1, "all five must be used"
     for out in outs[1:]:
         np.testing.assert_array_equal(out.tokens, outs[0].tokens)
         np.testing.assert_array_equal(out.stats.accepted, outs[0].stats.accepted)
@@ -322,7 +326,6 @@ def test_by_default_a_round_without_drafts_takes_one_token() -> None:
     assert start(drafter=None, drafter_params=None, max_new_tokens=4).engine.widths == (1,)
 
 
-@pytest.mark.xfail(strict=True, reason="_widths: one width, 2, for N = 1 (CPU)")
 def test_by_default_a_round_without_drafts_takes_one_token_for_one_node_too() -> None:
     run = start(max_new_tokens=4, drafter=testing.oracle(1))
     assert run.engine.widths == (1, 2)
@@ -409,13 +412,15 @@ def test_reasons_have_their_numbers() -> None:
 # --- the compiled program ---
 
 
-def program_of_a_transformer(rule: verify.Verifier, capacity: int, **options: Any) -> tuple[Any, Any]:
+MODEL = ModelConfig(
+    vocab_size=32, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, ffn_width=16
+)
+
+
+def program_of_a_transformer(rule: verify.Verifier, **options: Any) -> tuple[Any, Any]:
     """The compiled decode loop of a small transformer that drafts with another one, and its run."""
-    model = ModelConfig(
-        vocab_size=32, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, ffn_width=16
-    )
-    target = transformer_target(model)
-    params = init_params(model, jax.random.key(0))
+    target = transformer_target(MODEL)
+    params = init_params(MODEL, jax.random.key(0))
     run = specjax.start(
         target._replace(**options),
         params,
@@ -423,7 +428,7 @@ def program_of_a_transformer(rule: verify.Verifier, capacity: int, **options: An
         drafter=draft_model(target, 4),
         drafter_params=params,
         max_new_tokens=100,
-        max_length=capacity,
+        max_length=4096,
         widths=(1, 3, 5),
         verifier=rule,
         sampling=None if rule.greedy else Sampling(temperature=1.0),
@@ -438,13 +443,14 @@ def cache_copies(text: str, shape: tuple[int, ...]) -> list[str]:
     """The instructions of a compiled program that copy a buffer of this shape."""
     buffer = rf"f32\[{','.join(map(str, shape))}\]"
     assert re.search(buffer, text), "the buffers must be found by their shape"
-    return [line for line in text.splitlines() if re.search(rf"= {buffer}\S* copy(-start)?\(", line)]
+    return [
+        line for line in text.splitlines() if re.search(rf"= {buffer}\S* copy(-start)?\(", line)
+    ]
 
 
-@pytest.mark.parametrize("rule", [verify.greedy, verify.token], ids=lambda rule: rule.name)
-def test_the_compiled_loop_copies_no_cache(rule: verify.Verifier) -> None:
+def test_the_compiled_loop_copies_no_cache() -> None:
     """With several widths and a drafter that has a cache of its own; nor does it hold a second one."""
-    program, run = program_of_a_transformer(rule, 4096)
+    program, run = program_of_a_transformer(verify.token)
     buffer = run.state.cache.keys[0]
     assert not cache_copies(program.as_text(), buffer.shape)
     assert program.memory_analysis().temp_size_in_bytes < buffer.nbytes
@@ -452,7 +458,7 @@ def test_the_compiled_loop_copies_no_cache(rule: verify.Verifier) -> None:
 
 def test_a_branch_around_a_pass_copies_caches() -> None:
     """What widths by ``lax.switch`` would do: the count can be other than 0."""
-    inner = program_of_a_transformer(verify.greedy, 4096)[1].engine.target.apply
+    inner = transformer_target(MODEL).apply
 
     def apply(params: Any, tokens: jax.Array, cache: Any, **options: Any) -> tuple:
         return jax.lax.cond(
@@ -462,5 +468,5 @@ def test_a_branch_around_a_pass_copies_caches() -> None:
             cache,
         )
 
-    program, run = program_of_a_transformer(verify.greedy, 4096, apply=apply)
+    program, run = program_of_a_transformer(verify.greedy, apply=apply)
     assert cache_copies(program.as_text(), run.state.cache.keys[0].shape)

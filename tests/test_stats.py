@@ -24,7 +24,9 @@ def test_counting_two_rounds_by_hand() -> None:
         width=jnp.int32(1),
     )
     counters = stats.count(counters, **one)
-    two = dict(one, drafted=jnp.array([0, 3, 0], jnp.int32), accepted=jnp.array([0, 0, 0], jnp.int32))
+    two = dict(
+        one, drafted=jnp.array([0, 3, 0], jnp.int32), accepted=jnp.array([0, 0, 0], jnp.int32)
+    )
     counters = stats.count(counters, **two | dict(emitted=jnp.array([1, 1, 0]), width=jnp.int32(0)))
     assert counters.rounds.tolist() == [2, 2, 0]
     assert counters.emitted.tolist() == [4, 4, 0]

@@ -47,7 +47,9 @@ def draft_model_state(before: State | None, state: State) -> None:
     if before is not None:
         drafted = state.stats.drafted - before.stats.drafted
         accepted = (state.stats.accepted - before.stats.accepted).sum(1)
-    np.testing.assert_array_equal(missing[~state.done], ((accepted == drafted) & (drafted > 0))[~state.done])
+    np.testing.assert_array_equal(
+        missing[~state.done], ((accepted == drafted) & (drafted > 0))[~state.done]
+    )
     assert np.all((missing >= 0) & (missing <= 1)), "a finished row may have been cut at an EOS"
 
 
@@ -70,7 +72,9 @@ SCRIPT = np.stack(
     ]
 )
 CASES = {
-    "draft model": Case(draft_model(TARGET, K), corrupted(1, 0.3), draft_model_state, {0, 1, 2, 3, 4}),
+    "draft model": Case(
+        draft_model(TARGET, K), corrupted(1, 0.3), draft_model_state, {0, 1, 2, 3, 4}
+    ),
     "draft model, k=1": Case(draft_model(TARGET, 1), corrupted(1, 0.3), draft_model_state, {0, 1}),
     "prompt lookup": Case(ngram(K), None, no_state, {0}),
     "oracle": Case(

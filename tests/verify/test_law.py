@@ -12,9 +12,9 @@ from specjax import warp
 from specjax.draft import Draft
 from specjax.keys import Noise
 from specjax.verify import law, token
+from specjax.verify.base import walk
 from specjax.verify.block import rule as block_rule
 from specjax.verify.token import rule as token_rule
-from specjax.verify.base import walk
 from tests import support
 
 EXACT = 1e-12
@@ -81,7 +81,9 @@ def drafts_of(case: Instance) -> tuple[Draft, np.ndarray, np.ndarray]:
         given[:, n] = case.given[n][at]
         drawn = case.q[n][at, tokens[:, n]]
         weight *= np.where(given[:, n], tokens[:, n] == case.fixed[n][at], drawn)
-    p, q = (np.stack([laws[n][prefix[n]] for n in range(case.k + 1)], 1) for laws in (case.p, case.q))
+    p, q = (
+        np.stack([laws[n][prefix[n]] for n in range(case.k + 1)], 1) for laws in (case.p, case.q)
+    )
     # What a drafter may leave undefined must not be read.
     undefined = np.arange(case.k + 1) >= length[:, None]
     undefined[:, : case.k] |= given
@@ -114,7 +116,9 @@ def emitted_law(rule: law.Rule, case: Instance) -> tuple[np.ndarray, float, np.n
     return joint, accepted, stop
 
 
-def rest_law(case: Instance, tokens: np.ndarray, weight: np.ndarray, follow: np.ndarray) -> np.ndarray:
+def rest_law(
+    case: Instance, tokens: np.ndarray, weight: np.ndarray, follow: np.ndarray
+) -> np.ndarray:
     """The joint of k + 1 tokens when row m stops at node n with ``weight[m, n]``.
 
     After n accepted tokens comes one from ``follow[m, n]``, and then the target's own.
@@ -187,7 +191,8 @@ def match_law(case: Instance) -> tuple[np.ndarray, float]:
         if weight[row] == 0:
             continue
         chance = np.prod(p[row][np.arange(case.k + 1), drawn], 1)
-        one = jax.tree.map(lambda x: jnp.repeat(x[row : row + 1], len(drawn), 0), draft)
+        here = slice(row, row + 1)
+        one = jax.tree.map(lambda x, at=here: jnp.repeat(x[at], len(drawn), 0), draft)
         verdict = jax.tree.map(np.asarray, jitted_walk(one, jnp.asarray(drawn)))
         tokens = np.repeat(np.asarray(draft.tokens[row : row + 1]), len(drawn), 0)
         at = np.eye(case.k + 1)[verdict.accepted] * (weight[row] * chance)[:, None]
@@ -229,7 +234,9 @@ def one_row(p: list, q: list | None, tokens: list, given: bool = False) -> tuple
     """Law and residuals of one row in float32, as decoding computes them."""
     probs = None if q is None else jnp.asarray([q], jnp.float32)
     flags = jnp.full((1, len(tokens)), given)
-    draft = Draft(jnp.asarray([tokens], jnp.int32), jnp.array([len(tokens)], jnp.int32), probs, flags)
+    draft = Draft(
+        jnp.asarray([tokens], jnp.int32), jnp.array([len(tokens)], jnp.int32), probs, flags
+    )
     stop, follow = law_and_followers(token_rule, draft, jnp.asarray([p], jnp.float32))
     return np.asarray(stop[0]), np.asarray(follow[0])
 

@@ -18,6 +18,7 @@ import specjax
 from specjax import Sampling, keys, testing, verify
 from specjax.draft import Drafter
 from specjax.drafters import draft_model, ngram
+from specjax.round import run_round
 from specjax.verify import Verifier, law
 from specjax.verify.token import rule
 from tests import support
@@ -80,12 +81,13 @@ DRAFTERS: dict[str, tuple[Drafter | None, Any]] = {
 }
 
 
-@pytest.mark.parametrize("rule_name", ["token", "match"])
-@pytest.mark.parametrize("name", DRAFTERS)
+# Match with the other drafters: test_match.py compares it with plain decoding path by path.
+CASES = [("token", name) for name in DRAFTERS] + [("match", "plain"), ("match", "draft model")]
+
+
+@pytest.mark.parametrize(("rule_name", "name"), CASES)
 def test_the_joint_law_is_the_target_s(rule_name: str, name: str, seed: int) -> None:
     drafter, params = DRAFTERS[name]
-    if rule_name == "match" and name in ("oracle", "mixed", "partial"):
-        pytest.skip("test_match.py compares these with plain decoding path by path")
     verifier = {"token": verify.token, "match": verify.match}[rule_name]
     # No EOS first, then one in the middle of runs; the same compiled program.
     for eos in (NEVER, 2):
@@ -109,10 +111,41 @@ def test_warped_laws_are_kept_too(seed: int) -> None:
     assert support.p_value(tokens, want, VOCAB) > support.SIGNIFICANCE
 
 
+def test_with_several_blocks_of_ids_too(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Both numbers of a draw decide: two blocks of two ids."""
+    monkeypatch.setattr(keys, "_BLOCK", 2)
+    tokens, _ = emitted(new_token(), *DRAFTERS["draft model"], seed=seed)
+    want = support.joint_law(TABLE, PROMPT, COUNT)
+    assert support.p_value(tokens, want, VOCAB) > support.SIGNIFICANCE
+
+
+def test_no_noise_is_used_twice_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F8, F9: every use in a round has a stream and offset of its own."""
+    uses: list[tuple[int, int]] = []
+    uniforms = keys.uniforms
+
+    def recorded(noise: keys.Noise, offset: Any, stream: int, count: int) -> jax.Array:
+        uses.append((int(offset), stream))
+        return uniforms(noise, offset, stream, count)
+
+    monkeypatch.setattr(keys, "uniforms", recorded)
+    drafter, params = support.markov(K), markov_params(1, [])
+    run = specjax.start(
+        TARGET, TABLE, [PROMPT], drafter=drafter, drafter_params=params, max_new_tokens=9,
+        sampling=Sampling(temperature=1.0), verifier=new_token(), key=jax.random.key(0),
+    )  # fmt: skip
+    jax.eval_shape(partial(run_round, run.engine), run.params, run.request, run.state)
+    assert len(uses) == len(set(uses)) == K + 2
+    assert {stream for _, stream in uses} == {keys.DRAFT, keys.ACCEPT, keys.RESIDUAL}
+
+
 def test_a_law_that_depends_on_unjudged_drafts_is_kept(seed: int) -> None:
     drafter, params = support.sticky(K), sticky_params()
     tokens, _ = emitted(verify.token, drafter, params, seed=seed)
-    assert support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB) > support.SIGNIFICANCE
+    assert (
+        support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB)
+        > support.SIGNIFICANCE
+    )
 
 
 def sticky_params() -> jax.Array:
@@ -218,6 +251,18 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], Verifier]] = {
 }
 
 
+QUICK = (
+    "residual is p",
+    "draft and accept share",
+    "accept and residual share",
+    "rows share their keys",
+)
+
+
+def fault_cases() -> list:
+    return [pytest.param(f, marks=() if f in QUICK else pytest.mark.long) for f in FAULTS]
+
+
 def strong_instance() -> tuple[jax.Array, jax.Array]:
     """Laws far apart, without context: p = (.31, .31, .38), q = (.02, .16, .82)."""
     laws = np.array([[0.31, 0.31, 0.38, 0.0], [0.02, 0.16, 0.82, 0.0]])
@@ -237,14 +282,17 @@ def test_the_instance_the_faults_are_planted_in_is_fine_without_them() -> None:
     assert strong_p_value(new_token()) > support.SIGNIFICANCE
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", fault_cases())
 def test_planted_faults_are_rejected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert strong_p_value(FAULTS[fault](monkeypatch)) < support.SIGNIFICANCE
 
 
 def test_noise_keyed_by_absolute_position_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, _ = emitted(absolute_noise(monkeypatch), support.sticky(K), sticky_params())
-    assert support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB) < support.SIGNIFICANCE
+    assert (
+        support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB)
+        < support.SIGNIFICANCE
+    )
 
 
 def wrong_q(change: Callable[[Any], Any]) -> Drafter:
@@ -265,8 +313,16 @@ WRONG_Q = {
 }
 
 
-@pytest.mark.parametrize("which", WRONG_Q)
+def wrong_q_cases() -> list:
+    quick = "of the wrong position"
+    return [pytest.param(q, marks=() if q == quick else pytest.mark.long) for q in WRONG_Q]
+
+
+@pytest.mark.parametrize("which", wrong_q_cases())
 def test_a_wrong_q_is_rejected(which: str) -> None:
     """F1. The draft's law must vary with the position for a shift to show, so: context."""
     tokens, _ = emitted(verify.token, wrong_q(WRONG_Q[which]), 2 * DRAFT_TABLE)
-    assert support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB) < support.SIGNIFICANCE
+    assert (
+        support.p_value(tokens, support.joint_law(TABLE, PROMPT, COUNT), VOCAB)
+        < support.SIGNIFICANCE
+    )

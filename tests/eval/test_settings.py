@@ -1,0 +1,64 @@
+import dataclasses
+
+import pytest
+
+from configs import speedup_llama3, speedup_smollm2, speedup_smollm2_360m
+from eval import settings
+
+
+def config(**changes):
+    out = speedup_smollm2.get_config().to_dict()
+    for key, value in changes.items():
+        *outer, key = key.split("__")
+        (out[outer[0]] if outer else out)[key] = value
+    return out
+
+
+@pytest.mark.parametrize("module", [speedup_llama3, speedup_smollm2, speedup_smollm2_360m])
+def test_the_configs_are_valid_locked_and_survive_a_round_trip(module):
+    made = module.get_config()
+    assert made.is_locked
+    read = settings.read(made)
+    assert settings.read(dataclasses.asdict(read)) == read
+
+
+def test_names_given_as_one_text_are_split():
+    assert settings.read(config(modes=("plain, prompt_lookup",))).modes == (
+        "plain",
+        "prompt_lookup",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"modes": ("plain", "magic")}, "config.modes holds 'magic'; choose from plain, prompt"),
+        ({"modes": ("prompt_lookup",)}, "and plain: speed-ups need it"),
+        ({"temperatures": ()}, "name at least one"),
+        ({"temperatures": (0.0, -1.0)}, "config.temperatures holds -1.0"),
+        ({"temperatures": 1.0}, "config.temperatures=1.0; it must be a tuple"),
+        ({"k": -1}, "config.k=-1; it must be an integer of at least 1"),
+        ({"max_new_tokens": 0}, "config.max_new_tokens=0"),
+        ({"repeats": True}, "config.repeats=True"),
+        ({"seed": -3}, "config.seed=-3"),
+        ({"ngram__k": 0}, "config.ngram.k=0"),
+        ({"ngram__n_max": 1}, "config.ngram.n_max=1; it must be an integer of at least 2"),
+        ({"ngram__match": "best"}, "config.ngram.match='best'"),
+        ({"ngram__size": 3}, "config.ngram.size: there is no such key, only k, n_max"),
+        ({"ngram": 3}, "config.ngram is 3"),
+        ({"dtype": "int8"}, "config.dtype='int8'; choose from float32"),
+        ({"target": ""}, "config.target is empty"),
+        ({"synthetic_alpha": 1.5}, "config.synthetic_alpha=1.5; it must be 0 to 1"),
+        ({"tokens": 3}, "config.tokens: there is no such key, only target, draft"),
+    ],
+)
+def test_a_bad_value_is_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings.read(config(**changes))
+
+
+def test_a_missing_key_is_named():
+    incomplete = config()
+    del incomplete["seed"]
+    with pytest.raises(ValueError, match=r"config\.seed is missing"):
+        settings.read(incomplete)

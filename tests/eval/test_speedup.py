@@ -1,0 +1,180 @@
+"""The whole evaluation on a tiny model: what it writes, prints, checks and refuses."""
+
+import json
+import math
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from configs import speedup_smollm2
+from eval import chat, checks, preflight, report, settings, speedup
+from eval.measure import Cell, Trial
+from eval.modes import Mode
+from eval.prompts import Prompt
+from eval.timing import Decoding
+from specjax import verify
+from tests.eval import tiny
+
+COLUMNS = """mode drafter verifier category prompt temperature k batch tokens_per_second
+tokens_per_pass acceptance_rate speedup predicted_speedup engine_overhead draft_cost ttft_ms
+itl_p50_ms itl_p95_ms compile_s peak_mb first_difference lossless""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny.make_folder(tmp_path_factory.mktemp("model"))
+
+
+def make_config(folder, tmp_path, **changes):
+    lines = [
+        {"category": "copy", "turns": ["abcabcabcabcabc", "and now?"]},
+        {"category": "story", "turns": ["once upon a time"]},
+    ]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = speedup_smollm2.get_config()
+    config.update({"target": str(folder), "prompts": str(file), "max_new_tokens": 12, "k": 2})
+    config.update({"repeats": 2, "turns": 2, "ngram": {"k": 4}, **changes})
+    return config
+
+
+@pytest.fixture(scope="module")
+def finished(folder, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run")
+    failures = speedup.run(make_config(folder, workdir), workdir / "out")
+    return failures, workdir / "out"
+
+
+def test_all_checks_hold(finished):
+    assert finished[0] == []
+
+
+def test_the_results_are_whole_and_nothing_else_is_left(finished):
+    assert sorted(p.name for p in finished[1].iterdir()) == ["results.json", "speedup.png"]
+    results = json.loads((finished[1] / "results.json").read_text())
+    assert {"command", "config", "device", "versions", "seed", "rows"} <= set(results)
+    settings.read(results["config"])  # can be run again
+    assert (finished[1] / "speedup.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_rows_have_the_shared_columns_and_sane_values(finished):
+    rows = json.loads((finished[1] / "results.json").read_text())["rows"]
+    # Two prompts and a second turn, two categories and their sum; three modes, two temperatures.
+    assert len(rows) == (3 + 3) * 3 * 2
+    for row in rows:
+        assert set(COLUMNS) <= set(row)
+        assert all(not isinstance(value, dict | list) for value in row.values())
+        assert row["tokens_per_second"] > 0 and row["tokens_per_pass"] >= 1 and row["lossless"]
+        assert row["first_difference"] is None
+        assert (row["mode"] == "plain") == (row["acceptance_rate"] is None and row["k"] == 0)
+    whole = {(r["mode"], r["temperature"]): r for r in rows if r["category"] == "all"}
+    assert whole["plain", 0]["speedup"] == whole["plain", 1]["speedup"] == 1
+    assert whole["draft_model", 0]["is_copy"] and whole["draft_model", 0]["acceptance_rate"] == 1
+    assert whole["draft_model", 0]["tokens_per_pass"] > 2
+    # Not exactly 1: the two passes round differently, and then q is not p to the last bit.
+    assert whole["draft_model", 1]["acceptance_rate"] > 0.98
+
+
+def test_the_tables_name_modes_and_categories(finished):
+    rows = json.loads((finished[1] / "results.json").read_text())["rows"]
+    text = report.tables(rows)
+    for words in ("Greedy", "temperature 1", "prompt lookup k=4", "target as draft k=2 (check)",
+                  "copy", "story", "all"):  # fmt: skip
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 130
+
+
+def test_synthetic_acceptance_is_marked_everywhere(folder, tmp_path, monkeypatch):
+    titles = []
+    draw = speedup.chart.write
+    monkeypatch.setattr(speedup.chart, "write", lambda *what: titles.append(what[2]) or draw(*what))
+    config = make_config(
+        folder, tmp_path, synthetic_alpha=0.7, temperatures=(0.0,), turns=1, max_new_tokens=30,
+        modes=("plain", "draft_model"), draft=str(folder), repeats=3,
+    )  # fmt: skip
+    assert speedup.run(config, tmp_path / "out") == []
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    for row in results["rows"]:
+        assert row["lossless"] == (row["mode"] == "plain")
+        assert row["verifier"] == ("greedy" if row["mode"] == "plain" else "synthetic 0.7")
+    whole = next(r for r in results["rows"] if r["category"] == "all" and r["mode"] != "plain")
+    assert abs(whole["acceptance_rate"] - 0.7) < 0.2
+    assert "lossless=False" in " ".join(results["remarks"])
+    assert "NOT LOSSLESS" in report.label(whole)
+    assert titles
+
+
+def test_a_wrong_output_is_a_failure_and_a_near_tie_is_not(folder, monkeypatch):
+    model = chat.load(str(folder))
+    ids = model.encode(["hello"])
+
+    def cell(mode, tokens):
+        trial = Trial(0, Decoding(tokens, 1.0, 1.0, None, (1,)), {}, {})
+        return Cell(Prompt("p", "c", ("hello",)), ids, mode, [trial], None)
+
+    wrong = Mode("prompt_lookup", 0.0, verify.greedy)
+    cells = [cell(Mode("plain", 0.0, verify.greedy), [5, 6, 7]), cell(wrong, [5, 9, 7])]
+    row = {"mode": wrong.name, "temperature": 0.0, "category": "c", "prompt": "p",
+           "first_difference": 1, "margin": None}  # fmt: skip
+    [failure] = checks.differences(cells, [row], model)
+    assert "differs from plain greedy decoding on 'p' at token 1" in failure
+    assert row["margin"] == pytest.approx(checks.margin(model, [*ids, 5]))
+    monkeypatch.setitem(checks.NEAR_TIE, "float32", math.inf)
+    assert checks.differences(cells, [row], model) == []
+
+
+def test_the_margin_is_that_of_a_full_pass(folder):
+    model = chat.load(str(folder))
+    ids = model.encode(["some words of some length"])
+    cache = model.target.init_cache(1, len(ids), jnp.float32)
+    logits, _, _ = model.target.apply(model.params, jnp.asarray([ids]), cache)
+    second, first = sorted(logits[0, -1].tolist())[-2:]
+    assert checks.margin(model, ids) == pytest.approx(first - second, abs=1e-4)
+
+
+def test_preflight_needs_the_config_alone_and_refuses_what_does_not_fit(tmp_path):
+    folder = tiny.make_folder(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    read = settings.read(make_config(folder, tmp_path, draft=str(folder)))
+    table = preflight.table(read, slots=2048, memory=2**30)
+    for part in ("target weights", "target KV cache", "draft weights", "logits"):
+        assert part in table
+    with pytest.raises(ValueError, match=r"this needs 0.00 GiB, but the device has 0.00 GiB: take"):
+        preflight.table(read, slots=2048, memory=1000)
+
+
+def test_a_pass_far_above_its_floor_is_called_launch_bound():
+    assert preflight.launch_bound(0.011, 0.010) is None
+    assert "launch-bound: speculation can't be judged here" in preflight.launch_bound(0.004, 0.001)
+
+
+def test_a_prompt_longer_than_the_context_is_named(folder, tmp_path):
+    config = make_config(folder, tmp_path, max_new_tokens=1000)
+    with pytest.raises(ValueError, match=r"prompt '1' needs up to .* takes 1024; remove it"):
+        speedup.run(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.size=3"], "--config.size=3: the config has no such key"),
+        (["--config.sed=3"], "did you mean seed?"),
+        (["--config.k=-1"], "config.k=-1; it must be an integer of at least 1"),
+        (["--config.k=five"], "--config.k=five"),
+        (["--config.modes=plain,magic"], "config.modes holds 'magic'"),
+        (["--prompts=/no/such/file.jsonl"], "can't read the prompt file '/no/such/file.jsonl'"),
+        (["--config=/no/such/config.py"], "there is no such file"),
+        (["stray"], "unexpected argument 'stray'"),
+        (["--nope"], "Unknown command line flag 'nope'"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+    command = [sys.executable, "-m", "eval.speedup", "--config=configs/speedup_smollm2.py"]
+    command += [f"--workdir={tmp_path / 'out'}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

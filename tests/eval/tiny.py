@@ -1,0 +1,88 @@
+"""A chat model of random weights, small enough to compile in a second, as a folder."""
+
+import json
+import pathlib
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import decoders, models, pre_tokenizers
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+}
+END = "<|end|>"
+
+
+def make_folder(folder: pathlib.Path, seed: int = 0, **changes) -> pathlib.Path:
+    """Writes config, weights, tokenizer and chat template; returns the folder.
+
+    Args:
+        folder: Made if it isn't there.
+        seed: Of the weights.
+        **changes: Fields of config.json.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer()
+    config = {**CONFIG, "vocab_size": tokenizer.get_vocab_size(), **changes}
+    end = tokenizer.token_to_id(END)
+    write = lambda name, value: (folder / name).write_text(json.dumps(value))  # noqa: E731
+    write("config.json", config | {"eos_token_id": end})
+    write("generation_config.json", {"eos_token_id": [end]})
+    write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END})
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}" + END
+        + "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )  # fmt: skip
+    save_file(_weights(config, seed), folder / "model.safetensors")
+    return folder
+
+
+def _tokenizer() -> tokenizers.Tokenizer:
+    """Bytes, and the token that ends a message."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {character: index for index, character in enumerate(alphabet)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([tokenizers.AddedToken(END, special=True)])
+    return tokenizer
+
+
+def _weights(config: dict, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    width, ffn, heads = config["hidden_size"], config["intermediate_size"], 4
+    kv = width // heads * config["num_key_value_heads"]
+
+    def matrix(*shape: int) -> np.ndarray:
+        return rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
+
+    ones = np.ones(width, np.float32)
+    # A large embedding, so that the logits differ clearly: rounding must decide nothing.
+    out = {
+        "model.norm.weight": ones,
+        "model.embed_tokens.weight": 8 * matrix(config["vocab_size"], width),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        out |= {
+            at + "input_layernorm.weight": ones,
+            at + "post_attention_layernorm.weight": ones,
+            at + "self_attn.q_proj.weight": matrix(width, width),
+            at + "self_attn.k_proj.weight": matrix(kv, width),
+            at + "self_attn.v_proj.weight": matrix(kv, width),
+            at + "self_attn.o_proj.weight": matrix(width, width),
+            at + "mlp.gate_proj.weight": matrix(ffn, width),
+            at + "mlp.up_proj.weight": matrix(ffn, width),
+            at + "mlp.down_proj.weight": matrix(width, ffn),
+        }
+    return out

@@ -1,0 +1,143 @@
+"""Checks in law: the joint of several rounds' tokens, sampled through ``specjax.sample``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eval import toy
+from specjax import Sampling, testing, verify
+from specjax.drafters import ngram
+from tests import support
+from tests.planted.rig import Rig, must_follow
+
+# The instance on which wrong variants show most. Of the planted faults, shared noise with the test
+# of p / q shows least on it: its p-value is 1e-78 at 30,000 samples.
+P, Q = np.array([0.31, 0.31, 0.38]), np.array([0.02, 0.16, 0.82])
+VOCAB, K, COUNT = 3, 3, 6
+SAMPLES = 15_000
+LOSSLESS = (verify.token, verify.block, verify.match, verify.coupled)
+
+
+def check(
+    rig: Rig,
+    what: str,
+    rule: verify.Verifier,
+    drafting: dict[str, Any],
+    samples: int,
+    *,
+    table: Any = None,
+    prompt: tuple[int, ...] = (0,),
+    eos: int | None = None,
+    seed: int = 0,
+    **settings: float,
+) -> None:
+    """Chi-square of the joint of COUNT tokens after a prompt; an EOS is absorbing.
+
+    Args:
+      rig: what is used.
+      what: for messages.
+      rule: the verifier.
+      drafting: drafter and its parameters.
+      samples: rows of the batch.
+      table: of a scripted target; None: the target says P after every token.
+      prompt: every row's.
+      eos: ends a row.
+      seed: of the noise.
+      **settings: of the sampling; temperature 1 by default.
+    """
+    iid = table is None
+    target = rig.bigram(VOCAB) if iid else rig.scripted(VOCAB)
+    params = toy.log_table(np.tile(P, (VOCAB, 1))) if iid else table
+    settings = {"temperature": 1.0} | settings
+    out = rig.sample(
+        target,
+        params,
+        np.tile(prompt, (samples, 1)),
+        max_new_tokens=COUNT,
+        max_length=len(prompt) + COUNT + K,
+        sampling=Sampling(**settings),
+        verifier=rule,
+        eos_ids=() if eos is None else (eos,),
+        pad_id=eos or 0,
+        key=jax.random.key(seed),
+        **drafting,
+    )
+    tokens = np.asarray(out.tokens)
+    if iid:
+        law = toy.joint(np.tile(P, (VOCAB, 1)), COUNT)
+    else:
+        law = support.joint_law(table, prompt, COUNT, eos=eos, **settings)
+    impossible = np.any((tokens < 0) | (tokens >= VOCAB))
+    p = 0.0 if impossible else support.p_value(tokens, law, VOCAB)
+    must_follow(p, f"{what}, {rule.name}")
+
+
+def iid(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """The strong instance: P and Q after every token, a draft model of 3 tokens."""
+    model = toy.bigram(VOCAB)
+    drafting = {
+        "drafter": rig.draft_model(model, K),
+        "drafter_params": toy.log_table(np.tile(Q, (VOCAB, 1))),
+    }
+    check(rig, "independent tokens", rule, drafting, samples)
+
+
+TABLE = testing.scripted_table(1, VOCAB, scale=1.0)
+CLOSE = TABLE + testing.scripted_table(2, VOCAB, scale=0.7)
+
+
+def context(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Laws that depend on the whole prefix; warped, with an EOS, several widths and roll-backs."""
+    model = testing.scripted_target(VOCAB)
+    drafting = {"drafter": rig.draft_model(model, K), "drafter_params": CLOSE}
+    warped = {"temperature": 0.7, "top_p": 0.9}
+    check(
+        rig,
+        "whole prefix, EOS",
+        rule,
+        drafting,
+        samples,
+        table=TABLE,
+        prompt=(1, 2),
+        eos=2,
+        **warped,
+    )
+
+
+MARKOV = testing.scripted_table(3, VOCAB, rows=VOCAB, scale=1.0)
+
+
+def partial(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drafts that end after a token 1, by what was drafted."""
+    params = support.MarkovParams(MARKOV, jnp.arange(VOCAB) == 1)
+    drafting = {"drafter": rig.drafter(support.markov(K)), "drafter_params": params}
+    check(rig, "drafts of any length", rule, drafting, samples, table=TABLE)
+
+
+def mixed(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drafts whose first and last token are given, and the one between is drawn."""
+    params = support.MarkovParams(MARKOV, jnp.zeros(VOCAB, bool))
+    drafter = rig.drafter(support.markov(K, (True, False, True)))
+    drafting = {"drafter": drafter, "drafter_params": params}
+    check(rig, "given and drawn tokens", rule, drafting, samples, table=TABLE)
+
+
+def sticky(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drafts that depend on what was drafted a round before: used noise would show."""
+    logits = testing.scripted_table(4, VOCAB, rows=VOCAB + 1, scale=1.5)
+    drafting = {"drafter": rig.drafter(support.sticky(K)), "drafter_params": logits}
+    check(rig, "drafts that remember", rule, drafting, samples)
+
+
+def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Prompt lookup: every token given, none drawn."""
+    prompt = (0, 1, 2, 0, 1)
+    drafting = {"drafter": rig.drafter(ngram(K))}
+    check(rig, "prompt lookup", rule, drafting, samples, table=TABLE, prompt=prompt, eos=2)
+
+
+INSTANCES = (iid, context, partial, mixed, sticky, lookup)

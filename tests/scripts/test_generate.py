@@ -1,0 +1,68 @@
+import subprocess
+import sys
+
+import pytest
+
+from scripts import generate
+from tests.eval import tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny.make_folder(tmp_path_factory.mktemp("model"))
+
+
+def answer(folder, capsys, **arguments):
+    text = generate.run("abcabcabc", target=str(folder), max_new_tokens=20, **arguments)
+    out, err = capsys.readouterr()
+    assert out == text + "\n"  # what was streamed is the answer
+    return text, err
+
+
+def test_the_drafter_changes_the_passes_and_not_the_answer(folder, capsys):
+    plain, err = answer(folder, capsys, drafter="none")
+    assert "20 tokens in 20 target passes: 1.00 tokens per pass" in err
+    assert "tokens per second" in err and "first token" in err
+    assert answer(folder, capsys, drafter="ngram")[0] == plain
+    copy, err = answer(folder, capsys, drafter=str(folder), k=3, times=True)
+    assert copy == plain
+    assert "20 tokens in 5 target passes: 4.00 tokens per pass" in err
+    assert "model and tokenizer:" in err
+
+
+def test_a_seed_repeats_a_sampled_answer(folder, capsys):
+    first = answer(folder, capsys, temperature=1.0, seed=1)[0]
+    assert answer(folder, capsys, temperature=1.0, seed=1)[0] == first
+    assert answer(folder, capsys, temperature=1.0, seed=2)[0] != first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": " "}, "--prompt is empty"),
+        ({"k": -1}, "k=-1; it must be at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"temperature": -1.0}, "temperature=-1.0"),
+        ({"drafter": "bogus"}, "--drafter=bogus: give ngram, none"),
+    ],
+)
+def test_bad_values_are_named(folder, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        generate.run(**{"prompt": "x", "target": str(folder), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--prompt is missing"),
+        (["--prompt=a", "b"], "unexpected argument 'b'"),
+        (["--prompt=a", "--size=3"], "Unknown command line flag 'size'"),
+        (["--prompt=a", "--target=/no/such/folder"], "no folder '/no/such/folder'"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(arguments, message):
+    command = [sys.executable, "-m", "scripts.generate", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
