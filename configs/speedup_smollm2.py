@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     ngram.growth = 2  # tokens drafted per matched token; 0: always k
     ngram.match = "recent"
 
-    config.max_new_tokens = 128
+    config.max_new_tokens = 96
     config.repeats = 1
     config.article_new_tokens = 192  # the two prompts of the project's article
     config.article_repeats = 5

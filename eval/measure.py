@@ -19,6 +19,7 @@ from eval.modes import Mode
 from eval.prompts import ARTICLE, Prompt
 from eval.settings import Settings
 from eval.timing import CompileLog, Decoding, PassClock
+from specjax import stats
 
 _BLOCK = 256  # buffers are a multiple of this; slots that are not filled cost nothing
 
@@ -205,7 +206,12 @@ class Bench:
                     trials[mode].append(Trial(repeat, decoding, passes, draft))
                     done(prompt.name)
         streamed = prompt.name in ARTICLE or len(self._plan) <= len(ARTICLE)
-        bursts = {m: self._stream(m, ids, index, new) if streamed else None for m in modes}
+        bursts = {
+            mode: self._stream(mode, ids, index, new)
+            if _wants_stream(mode, own, streamed)
+            else None
+            for mode, own in trials.items()
+        }
         return [Cell(prompt, ids, mode, trials[mode], bursts[mode]) for mode in modes]
 
     def _repeats(self, prompt: Prompt, mode: Mode) -> int:
@@ -227,3 +233,10 @@ class Bench:
     def _key(self, index: int, repeat: int) -> jax.Array:
         """Noise of a prompt and repeat; the same in all modes and on all machines."""
         return jax.random.fold_in(jax.random.key(self._settings.seed), 1000 * index + repeat)
+
+
+def _wants_stream(mode: Mode, trials: Sequence[Trial], streamed: bool) -> bool:
+    """A copy's pauses interest nobody; where one of its drafts was refused, the place does."""
+    if not mode.is_copy:
+        return streamed
+    return any(stats.acceptance_rate(trial.decoding.stats) < 1 for trial in trials)

@@ -100,11 +100,12 @@ def draw(weights: Array, uniform: Array) -> Array:
       int32 ``[B]``.
     """
     vocab = weights.shape[-1]
-    padded = jnp.pad(weights, ((0, 0), (0, -vocab % _BLOCK)))
-    blocks = padded.reshape(weights.shape[0], -1, _BLOCK)
+    size = min(_BLOCK, vocab)
+    padded = jnp.pad(weights, ((0, 0), (0, -vocab % size)))
+    blocks = padded.reshape(weights.shape[0], -1, size)
     block = first_above(jnp.sum(blocks, -1), uniform[:, 0])
     inside = jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0]
-    return block * _BLOCK + first_above(inside, uniform[:, 1])
+    return block * size + first_above(inside, uniform[:, 1])
 
 
 def first_above(weights: Array, uniform: Array) -> Array:

@@ -18,7 +18,7 @@ from specjax.prefill import prefill
 from specjax.round import BAD_LOGITS, Engine, Request, State, run_round
 from specjax.stats import Stats
 from specjax.target import Target
-from specjax.verify import Verifier, greedy, token
+from specjax.verify import Verifier, block, greedy
 from specjax.warp import Sampling
 
 FINISH_REASONS = ("running", "eos", "length", "bad logits")  # by the numbers in round.py
@@ -87,7 +87,7 @@ def sample(
       max_length: slots of the buffers; by default what prompt and budget need, rounded up so that
         similar requests share a compiled program.
       sampling: how to sample; greedy by default.
-      verifier: the rule; greedy decoding takes ``verify.greedy``, sampling ``verify.token``.
+      verifier: the rule; greedy decoding takes ``verify.greedy``, sampling ``verify.block``.
       eos_ids: ids that end a row (emitted as its last token).
       pad_id: fills the output after each row's end.
       key: one typed key or ``[B]`` of them; needed for sampling only.
@@ -169,7 +169,7 @@ def start(
     max_new_tokens = validate.budget(max_new_tokens)
     sampling = validate.sampling(sampling or Sampling(), batch)
     is_greedy = sampling.temperature is None
-    verifier = verifier or (greedy if is_greedy else token)
+    verifier = verifier or (greedy if is_greedy else block)
     validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
     capacity = _capacity(int(lengths.max()), max_new_tokens, nodes, max_length)
     engine = Engine(target, drafter, verifier, _widths(widths, nodes))

@@ -246,9 +246,9 @@ def rollback_that_lengthens(cache: Cache, length: jax.Array) -> Cache:
 
 
 BROKEN_ROLLBACK = {
-    no_rollback: r"rollback to \[3 7\] left length \[8 8\]",
-    rollback_of_the_first_row: r"rollback to \[3 7\] left length \[3 3\]",
-    rollback_one_short: r"rollback to \[3 7\] left length \[2 6\]",
+    no_rollback: r"rollback to \[3, 7\] left length \[8, 8\]",
+    rollback_of_the_first_row: r"rollback to \[3, 7\] left length \[3, 3\]",
+    rollback_one_short: r"rollback to \[3, 7\] left length \[2, 6\]",
     rollback_that_lengthens: "never lengthen a row",
 }
 
