@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import math
+import mmap
 import os
 import pathlib
 import re
@@ -20,6 +22,7 @@ from specjax.models.transformer import transformer_target
 from specjax.target import Target
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_HUGE_PAGE = 2 * 2**20
 # The parts this library reads; repositories also hold other formats of the same weights.
 _HUB_FILES = (
     "config.json",
@@ -115,10 +118,19 @@ def load_params(
     """
     dtype = np.dtype(device.default_dtype() if dtype is None else dtype)
     plan = _plan(config)
+    tensors = _Tensors(folder)
+    tensors.check([part for entry in plan for part in entry.parts], config)
+    if config.tied and jax.default_backend() == "cpu":
+        # XLA's CPU product with a transposed [V, W] matrix takes up to 1.5 times as long as with
+        # [W, V], and the head is a fifth of a small model: a copy for it, the table for look-ups.
+        plan.append(_Entry(("head",), plan[0].parts, True))
+
+    def read(entry: _Entry) -> jax.Array:
+        # On CPU the array *is* the memory it was read into: no second copy, and huge pages.
+        return jax.device_put(_assemble(entry, tensors, dtype), may_alias=True)
+
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        tensors = _Tensors(folder)
-        tensors.check([part for entry in plan for part in entry.parts], config)
-        arrays = pool.map(lambda entry: jax.device_put(_assemble(entry, tensors, dtype)), plan)
+        arrays = pool.map(read, plan)
         params: dict[str, Any] = {}
         for entry, array in zip(plan, arrays, strict=True):
             *outer, name = entry.path
@@ -195,17 +207,33 @@ def _assemble(entry: _Entry, tensors: _Tensors, dtype: np.dtype) -> np.ndarray:
     """One parameter, cast, transposed and joined in a single pass over each part."""
     size = sum(part.shape[0] for part in entry.parts)
     first = entry.parts[0].shape
-    if not entry.transpose:
-        target = np.empty((size, *first[1:]), dtype)
-        views = [target]
-    else:
-        target = np.empty((first[1], size), dtype)
-        views = [target.T]
-    at = 0
+    shape = (first[1], size) if entry.transpose else (size, *first[1:])
+    target = _memory(shape, dtype)
+    view, at = target.T if entry.transpose else target, 0
     for part in entry.parts:
-        views[0][at : at + part.shape[0]] = tensors.read(part.name)
+        view[at : at + part.shape[0]] = tensors.read(part.name)
         at += part.shape[0]
     return target
+
+
+def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array, aligned so that jax can use it as it is, in huge pages if large.
+
+    Decoding is bound by reading weights, and the table of 4 KiB pages of a model doesn't fit the
+    processor: with 2 MiB pages it reads them at 33 instead of 30 GB/s (2 cores, EPYC), at times 35
+    instead of 26. Linux gives them to those who ask.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        buffer = np.empty(size + 64, np.uint8)
+        skip = -buffer.ctypes.data % 64
+    else:
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages
+        memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=private)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        buffer = np.frombuffer(memory, np.uint8)
+        skip = -buffer.ctypes.data % _HUGE_PAGE
+    return buffer[skip : skip + size].view(dtype).reshape(shape)
 
 
 class _Tensors:
