@@ -240,7 +240,7 @@ def _committed(
         drafted = jnp.pad(drafted, ((0, 0), (0, 1)))
         tokens = jnp.where(depth < accepted, drafted, tokens)
     room = jnp.minimum(verdict.accepted + 1, request.end - length)
-    is_eos = jnp.any(tokens[:, :, None] == request.eos_ids, -1) & (depth < room[:, None])
+    is_eos = jnp.any(tokens[:, :, None] == request.eos_ids, -1)
     first = jnp.min(jnp.where(is_eos, depth + 1, depth.shape[0] + 1), 1)
     return tokens, jnp.minimum(room, first), first <= room
 

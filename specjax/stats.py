@@ -16,7 +16,7 @@ class Stats(NamedTuple):
       emitted: ``[B]``, tokens committed.
       drafted: ``[B]``, draft tokens submitted.
       judged: ``[B, N]`` by position: a round judges min(accepted + 1, drafted) of them.
-      accepted: ``[B, N]`` by position.
+      accepted: ``[B, N]`` by position; by the verifier, before any cut at an EOS.
       widths: ``[W]``, target passes of the batch at each width.
     """
 

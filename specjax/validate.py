@@ -12,6 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from specjax.draft import Drafter
+from specjax.keys import row_keys
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling
@@ -143,8 +144,6 @@ def pairing(
 
 def keys(key: Array | None, batch: int) -> Array:
     """Row keys ``[B]``."""
-    from specjax.keys import row_keys
-
     if key is None:  # greedy decoding: never read
         key = jax.random.key(0, impl="threefry2x32")
     if not isinstance(key, Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

@@ -91,7 +91,7 @@ def _catch_up(model: Target, params: Any, cache: Cache, context: Context) -> tup
 
 
 def check_same_tokenizer(target: Mapping[str, int], drafter: Mapping[str, int]) -> None:
-    """Checks that two vocabularies (token text to id) are one; padding past the end may differ.
+    """Checks that two vocabularies (token text to id) are one (the models may pad it differently).
 
     Raises:
       ValueError: naming the first id where they differ.
