@@ -14,6 +14,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.draft = ""  # no trained draft yet: a second copy of the target, as a check
     config.modes = ("plain", "prompt_lookup", "draft_model")
     config.temperatures = (0.0, 1.0)
+    config.verifier = "token"  # at temperatures above 0
     config.k = 5
 
     config.ngram = ngram = ml_collections.ConfigDict()

@@ -103,7 +103,7 @@ def check_pair(target: Chat, draft: Chat) -> None:
 def _rule(settings: Settings, temperature: float) -> Verifier:
     if settings.synthetic_alpha is not None:
         return synthetic(settings.synthetic_alpha, greedy=temperature == 0)
-    return verify.token if temperature else verify.greedy
+    return verify.BY_NAME[settings.verifier] if temperature else verify.greedy
 
 
 def _lookup(settings: Settings) -> Drafter:

@@ -33,14 +33,14 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
     target = loading.read_config(chats.find(settings.target))
     nodes = _most_nodes(settings)
     items = {
-        "target weights": target.num_parameters * dtype.itemsize,
+        "target weights": _weight_bytes(target, dtype),
         "target KV cache": _cache_bytes(target, slots, dtype),
         # Logits and, when sampling, p and q of every node, in float32.
         "logits": 3 * 4 * (nodes + 1) * target.vocab_size,
     }
     if "draft_model" in settings.modes:
         draft = loading.read_config(chats.find(settings.draft)) if settings.draft else target
-        weights = draft.num_parameters * dtype.itemsize if settings.draft else 0
+        weights = _weight_bytes(draft, dtype) if settings.draft else 0
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
     return device.preflight(items, memory)
@@ -51,6 +51,13 @@ def _most_nodes(settings: Settings) -> int:
     return max(nodes[mode] for mode in settings.modes)
 
 
+def _weight_bytes(config: ModelConfig, dtype: jnp.dtype) -> int:
+    # On CPU the head of a tied model is a second, transposed copy of the embedding.
+    copied = config.tied and jax.default_backend() == "cpu"
+    head = config.vocab_size * config.width if copied else 0
+    return (config.num_parameters + head) * dtype.itemsize
+
+
 def _cache_bytes(config: ModelConfig, slots: int, dtype: jnp.dtype) -> int:
     init = transformer_target(config).init_cache
     cache = jax.eval_shape(lambda: init(1, slots, dtype))
@@ -59,8 +66,11 @@ def _cache_bytes(config: ModelConfig, slots: int, dtype: jnp.dtype) -> int:
 
 def pass_floor(chat: Chat) -> float:
     """Least seconds of a pass: every weight is read once, at the bandwidth measured here."""
-    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(chat.params))
-    return weights / device.memory_bandwidth()
+    config = chat.config
+    # Of an embedding that is not also the head, a pass reads a row.
+    unread = 0 if config.tied else config.vocab_size * config.width
+    read = (config.num_parameters - unread) * jnp.dtype(chat.dtype).itemsize
+    return read / device.memory_bandwidth()
 
 
 def launch_bound(pass_s: float, floor_s: float) -> str | None:

@@ -143,7 +143,7 @@ def _difference(row: Row) -> str:
         return ""
     if row["first_difference"] is None:
         return "None"
-    return f"{row['first_difference']} (margin {row['margin']:.1g})"
+    return f"{row['first_difference']} (margin {_cell(row['margin'], '.1g')})"
 
 
 def _positions(row: Row) -> str:

@@ -7,7 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from specjax import verify
+
 MODES = ("plain", "prompt_lookup", "draft_model")
+VERIFIERS = tuple(
+    name for name, rule in verify.BY_NAME.items() if rule.lossless and not rule.greedy
+)
 DTYPES = ("", "float32", "bfloat16", "float16")
 BUILTIN_MODEL = "smollm2"
 
@@ -40,6 +45,7 @@ class Settings:
       draft: the same for the draft model; "": a second copy of the target, a check and no speed-up.
       modes: names out of ``MODES``; "plain" is what the others are compared with.
       temperatures: 0 is greedy.
+      verifier: the rule above temperature 0, out of ``VERIFIERS``.
       k: draft tokens of the draft model.
       ngram: prompt lookup.
       max_new_tokens: budget of a prompt.
@@ -60,6 +66,7 @@ class Settings:
     draft: str
     modes: tuple[str, ...]
     temperatures: tuple[float, ...]
+    verifier: str
     k: int
     ngram: NgramSettings
     max_new_tokens: int
@@ -127,6 +134,8 @@ def _check(s: Settings) -> None:
     for temperature in s.temperatures:
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(f"config.temperatures holds {temperature}; 0 (greedy) or more, finite")
+    if s.verifier not in VERIFIERS:
+        raise ValueError(f"config.verifier={s.verifier!r}; choose from {', '.join(VERIFIERS)}")
     for name in ("k", "max_new_tokens", "repeats", "turns", "copy_prompts"):
         _at_least(1, name, getattr(s, name))
     for name in ("article_new_tokens", "article_repeats"):

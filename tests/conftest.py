@@ -25,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Turns the persistent compilation cache on, for this process and for the ones it starts."""
     del config
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(device.enable_compilation_cache())
+    # Thousands of small programs: writing each takes longer than it saves, and once in a full run
+    # XLA aborted while it serialised one.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 @pytest.hookimpl(trylast=True)

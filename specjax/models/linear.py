@@ -14,9 +14,9 @@ def linear(x: Array, weight: Array) -> Array:
 
     On CPU one row is a product of two halves: XLA gives each half of a batched product to a thread
     of its own, which then streams one contiguous half of the weight. The plain form shares out
-    columns and reaches 17-28 GB/s where this one reaches 31-35 (of 33; matrices of 576x576 to
-    1536x576). Two rows are two such products, the second of which finds the weight in the
-    processor's cache; XLA's kernel for two rows and more reads memory at 15-20 GB/s.
+    columns: 20-29 GB/s where this one reached 28-33 in the same run (matrices of 576x576 to
+    576x3072, memory at 33). Two rows are two such products, the second of which can find the weight
+    in the processor's cache; XLA's kernel for two rows and more read memory at 13-20 GB/s.
 
     Args:
       x: ``[B, T, in]``.

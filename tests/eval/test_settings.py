@@ -47,6 +47,7 @@ def test_names_given_as_one_text_are_split():
         ({"ngram__size": 3}, "config.ngram.size: there is no such key, only k, n_max"),
         ({"ngram": 3}, "config.ngram is 3"),
         ({"dtype": "int8"}, "config.dtype='int8'; choose from float32"),
+        ({"verifier": "greedy"}, "config.verifier='greedy'; choose from match"),
         ({"target": ""}, "config.target is empty"),
         ({"synthetic_alpha": 1.5}, "config.synthetic_alpha=1.5; it must be 0 to 1"),
         ({"tokens": 3}, "config.tokens: there is no such key, only target, draft"),
