@@ -73,11 +73,13 @@ def _check_config_exists(argv: Sequence[str]) -> None:
 
 
 def _config_path(argv: Sequence[str]) -> str | None:
+    """The file of ``--config``; of several, the last one counts."""
+    found = None
     for at, argument in enumerate(argv):
         name, equals, path = argument.partition("=")
         if name.lstrip("-") == "config" and (equals or at + 1 < len(argv)):
-            return (path if equals else argv[at + 1]).partition(":")[0]
-    return None
+            found = (path if equals else argv[at + 1]).partition(":")[0]
+    return found
 
 
 def _unknown_key(argv: Sequence[str]) -> str:
