@@ -177,7 +177,7 @@ def start(
     request = Request(
         start=jnp.asarray(lengths),
         end=jnp.asarray(lengths + max_new_tokens),
-        keys=validate.keys(key, batch),
+        keys=validate.row_keys(key, batch),
         sampling=sampling,
         eos_ids=jnp.asarray(validate.ids(eos_ids, target.vocab_size)),
     )

@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from specjax import keys
 from specjax.draft import Drafter
-from specjax.keys import row_keys
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling
@@ -142,7 +142,7 @@ def pairing(
         raise ValueError("drafter_params without a drafter; pass drafter=... too")
 
 
-def keys(key: Array | None, batch: int) -> Array:
+def row_keys(key: Array | None, batch: int) -> Array:
     """Row keys ``[B]``."""
     if key is None:  # greedy decoding: never read
         key = jax.random.key(0, impl="threefry2x32")
@@ -155,4 +155,4 @@ def keys(key: Array | None, batch: int) -> Array:
         )
     if key.shape not in ((), (batch,)):
         raise ValueError(f"key has shape {key.shape}; it must be [] or [{batch}]")
-    return row_keys(key, batch)
+    return keys.row_keys(key, batch)
