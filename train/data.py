@@ -1,0 +1,385 @@
+"""Token shards on disk, and batches of packed rows out of them.
+
+A folder holds ``manifest.json``, written last: a folder without it isn't complete. It says what the
+tokens were made of and lists the shards ``shard-00000.safetensors``, ...: each has ``tokens`` int32
+``[n]``, ``mask`` uint8 ``[n]`` (1: supervised, the target wrote it) and ``starts`` int64 ``[D+1]``.
+
+A mask belongs to the token at its own place. Whoever predicts tokens shifts tokens and mask
+together: what follows position t is ``tokens[t + 1]``, and counts if ``mask[t + 1]``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import ArrayLike, NDArray
+
+from eval import report
+
+MANIFEST = "manifest.json"
+FORMAT = "specjax token shards, version 1"
+
+
+class Sample(NamedTuple):
+    """One document to write.
+
+    Attributes:
+      name: what messages call it.
+      tokens: ids ``[n]``.
+      mask: bool ``[n]``, true on supervised tokens.
+    """
+
+    name: str
+    tokens: ArrayLike
+    mask: ArrayLike
+
+
+class Documents(NamedTuple):
+    """Documents end to end.
+
+    Attributes:
+      tokens: int32 ``[n]``.
+      mask: bool ``[n]``, supervised tokens.
+      starts: int64 ``[D+1]``, where each begins; the last entry is n.
+      manifest: what they were made of.
+    """
+
+    tokens: NDArray[np.int32]
+    mask: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    manifest: dict[str, Any]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """int64 ``[D]``, tokens of each document."""
+        return np.diff(self.starts)
+
+
+class Rows(NamedTuple):
+    """Documents packed into rows of one length.
+
+    Attributes:
+      tokens: int32 ``[R, T]``, 0 in the padding.
+      mask: bool ``[R, T]``, supervised tokens.
+      segment: int32 ``[R, T]``, 0 in the padding, else 1, 2, ...: the documents of the row.
+      position: int32 ``[R, T]``, from 0 in each document.
+    """
+
+    tokens: NDArray[np.int32]
+    mask: NDArray[np.bool_]
+    segment: NDArray[np.int32]
+    position: NDArray[np.int32]
+
+
+class Cut(NamedTuple):
+    """What ``pack`` leaves out.
+
+    Attributes:
+      documents: documents longer than a row, cut to it.
+      dropped: those of them with no supervised token before the cut, which are left out.
+      tokens: tokens lost in all.
+    """
+
+    documents: int
+    dropped: int
+    tokens: int
+
+
+def write(
+    folder: str | os.PathLike[str],
+    samples: Iterable[Sample],
+    about: Mapping[str, Any],
+    *,
+    shard_tokens: int = 2**24,
+) -> dict[str, Any]:
+    """Writes samples as shards; what was in the folder before goes first.
+
+    Args:
+      folder: made if it isn't there.
+      samples: the documents; one shard of them is in memory at a time.
+      about: what the manifest says besides: fingerprints, sampling and so on.
+      shard_tokens: a shard ends with the document that reaches this many.
+
+    Returns:
+      The manifest.
+
+    Raises:
+      ValueError: no samples, or one that is empty, misshapen or has nothing supervised; names it.
+    """
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (folder / MANIFEST, *folder.glob("shard-*.safetensors")):  # the manifest first
+        old.unlink(missing_ok=True)
+    shards: list[dict[str, Any]] = []
+    for part in _parts(samples, shard_tokens):
+        name = f"shard-{len(shards):05d}.safetensors"
+        shards.append(_write_shard(folder / name, part))
+    if not shards:
+        raise ValueError(f"there are no samples to write to {folder}; give at least one")
+    counts = ("documents", "tokens", "supervised")
+    sums = {name: sum(shard[name] for shard in shards) for name in counts}
+    manifest = {"format": FORMAT, **about, **sums, "shards": shards}
+    report.write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def read(folder: str | os.PathLike[str]) -> Documents:
+    """Reads a folder of shards whole, after a check of every checksum.
+
+    Raises:
+      ValueError: no complete data there, or a damaged file; names it and the fix.
+    """
+    folder = pathlib.Path(folder)
+    manifest = _read_manifest(folder / MANIFEST)
+    tokens, masks, starts, at = [], [], [np.zeros(1, np.int64)], 0
+    for shard in manifest["shards"]:
+        arrays = _read_shard(folder / shard["file"], shard)
+        tokens.append(arrays["tokens"])
+        masks.append(arrays["mask"].astype(bool))
+        starts.append(arrays["starts"][1:] + at)
+        at += len(arrays["tokens"])
+    return Documents(
+        np.concatenate(tokens), np.concatenate(masks), np.concatenate(starts), manifest
+    )
+
+
+def split(documents: Documents, held_out: float, seed: int) -> tuple[Documents, Documents]:
+    """Splits by document, at random; each part keeps the order.
+
+    Args:
+      documents: at least two.
+      held_out: the share of documents in the second part, in (0, 1); at least one goes to each.
+      seed: of the choice.
+
+    Returns:
+      What to train on, and what is held out.
+
+    Raises:
+      ValueError: a share out of range, or fewer than two documents.
+    """
+    count = len(documents.starts) - 1
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out={held_out}; it must be a share between 0 and 1, such as 0.05")
+    if count < 2:
+        raise ValueError(f"{count} documents can't be split into two parts; give at least 2")
+    size = min(max(round(count * held_out), 1), count - 1)
+    chosen = np.zeros(count, bool)
+    chosen[np.random.default_rng([seed, 0]).permutation(count)[:size]] = True
+    return _select(documents, ~chosen), _select(documents, chosen)
+
+
+def pack(documents: Documents, length: int) -> Rows:
+    """Packs documents into rows: the longest first, each where it leaves least room (best fit).
+
+    A document is never divided; ``cut`` says what becomes of those longer than a row. The result
+    depends on nothing but the arguments.
+
+    Args:
+      documents: at least one.
+      length: T.
+
+    Returns:
+      As few rows as this finds; the documents of a row are in the order they were placed.
+
+    Raises:
+      ValueError: a length below 2 (nothing to predict), or nothing supervised fits.
+    """
+    if length < 2:
+        raise ValueError(f"length={length}; rows must have at least 2 tokens")
+    sizes = np.minimum(documents.lengths, length)
+    sizes[_lost(documents, length)] = 0
+    rows = _best_fit(sizes, length)
+    if not rows:
+        raise ValueError(f"no document has a supervised token in its first {length}; raise length")
+    shape = len(rows), length
+    tokens, segment, position = (np.zeros(shape, np.int32) for _ in range(3))
+    mask = np.zeros(shape, bool)
+    for row, members in enumerate(rows):
+        at = 0
+        for number, document in enumerate(members, 1):
+            start, size = documents.starts[document], sizes[document]
+            to = slice(at, at + size)
+            tokens[row, to] = documents.tokens[start : start + size]
+            mask[row, to] = documents.mask[start : start + size]
+            segment[row, to] = number
+            position[row, to] = np.arange(size)
+            at += size
+    return Rows(tokens, mask, segment, position)
+
+
+def cut(documents: Documents, length: int) -> Cut:
+    """What ``pack`` leaves out at this length."""
+    lost = _lost(documents, length)
+    kept = np.where(lost, 0, np.minimum(documents.lengths, length))
+    return Cut(
+        documents=int(np.sum(documents.lengths > length)),
+        dropped=int(np.sum(lost)),
+        tokens=int(np.sum(documents.lengths - kept)),
+    )
+
+
+def batch(rows: Rows, seed: int, step: int, size: int) -> Rows:
+    """The batch of a step: a function of its arguments alone, so resuming needs only the step.
+
+    Rows come in a new random order each epoch, every row once; a batch may span two epochs.
+
+    Args:
+      rows: all rows, R of them.
+      seed: of the orders.
+      step: from 0.
+      size: rows a batch.
+
+    Returns:
+      ``size`` rows.
+    """
+    count = len(rows.tokens)
+    place = step * size + np.arange(size)
+    epochs = np.unique(place // count)
+    orders = [_order(count, seed, int(epoch)) for epoch in epochs]
+    chosen = np.concatenate(orders)[place - epochs[0] * count]
+    return Rows(*(array[chosen] for array in rows))
+
+
+# --- parts ---
+
+
+@functools.lru_cache(maxsize=4)
+def _order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return np.random.default_rng([seed, 1, epoch]).permutation(count)
+
+
+def _best_fit(sizes: Sequence[int] | NDArray, length: int) -> list[list[int]]:
+    """Bins of document numbers; documents of size 0 are left out.
+
+    Rows are kept by the room they have left, and which rooms occur is one integer's bits: the least
+    room that is enough is found at once, whatever the number of rows.
+    """
+    rows: list[list[int]] = []
+    by_room: list[list[int]] = [[] for _ in range(length + 1)]
+    rooms = 0
+    for document in np.argsort(-np.asarray(sizes), kind="stable").tolist():
+        size = int(sizes[document])
+        if size == 0:
+            break
+        enough = rooms >> size << size
+        if enough:
+            room = (enough & -enough).bit_length() - 1
+            row = by_room[room].pop()
+            if not by_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = length, len(rows)
+            rows.append([])
+        rows[row].append(document)
+        by_room[room - size].append(row)
+        rooms |= 1 << (room - size)
+    return rows
+
+
+def _lost(documents: Documents, length: int) -> NDArray[np.bool_]:
+    """Bool ``[D]``: documents with no supervised token in their first ``length``.
+
+    The first token of a document doesn't count: nothing predicts it.
+    """
+    counts = np.concatenate([[0], np.cumsum(documents.mask)])
+    first = documents.starts[:-1]
+    ends = np.minimum(first + length, documents.starts[1:])
+    return counts[ends] == counts[np.minimum(first + 1, ends)]
+
+
+def _select(documents: Documents, chosen: NDArray[np.bool_]) -> Documents:
+    lengths = documents.lengths
+    inside = np.repeat(chosen, lengths)
+    starts = np.concatenate([[0], np.cumsum(lengths[chosen])]).astype(np.int64)
+    return Documents(
+        documents.tokens[inside], documents.mask[inside], starts, dict(documents.manifest)
+    )
+
+
+def _parts(samples: Iterable[Sample], most: int) -> Iterator[Documents]:
+    """Consecutive samples, checked, as documents of about ``most`` tokens."""
+    tokens: list[NDArray] = []
+    masks: list[NDArray] = []
+    held = 0
+    for sample in samples:
+        ids, mask = _checked(sample)
+        tokens.append(ids)
+        masks.append(mask)
+        held += len(ids)
+        if held >= most:
+            yield _joined(tokens, masks)
+            tokens, masks, held = [], [], 0
+    if tokens:
+        yield _joined(tokens, masks)
+
+
+def _joined(tokens: Sequence[NDArray], masks: Sequence[NDArray]) -> Documents:
+    starts = np.cumsum([0, *map(len, tokens)]).astype(np.int64)
+    return Documents(np.concatenate(tokens), np.concatenate(masks), starts, {})
+
+
+def _checked(sample: Sample) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    ids, mask = np.asarray(sample.tokens), np.asarray(sample.mask)
+    if ids.ndim != 1 or ids.shape != mask.shape or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(
+            f"{sample.name} has tokens of shape {ids.shape} and dtype {ids.dtype} and a mask of "
+            f"shape {mask.shape}; they must be integers [n] and flags [n]"
+        )
+    if not np.any(mask[1:]):
+        raise ValueError(
+            f"{sample.name} has no supervised token among its {len(ids)}: its answer is empty, or "
+            "the chat template hides it; drop the sample"
+        )
+    return ids.astype(np.int32), mask.astype(bool)
+
+
+def _write_shard(path: pathlib.Path, part: Documents) -> dict[str, Any]:
+    arrays = {"tokens": part.tokens, "mask": part.mask.astype(np.uint8), "starts": part.starts}
+    content = safetensors.numpy.save(arrays)
+    with report.replacing(path) as beside:
+        beside.write_bytes(content)
+    return {
+        "file": path.name,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "documents": len(part.starts) - 1,
+        "tokens": len(part.tokens),
+        "supervised": int(np.sum(part.mask)),
+    }
+
+
+def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(
+            f"there is no {path}: the data isn't there or isn't complete; make it with "
+            "`python -m scripts.generate_data`, which goes on where it was stopped"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"can't read {path} ({error}); make the data again") from error
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{path} is of the format {found!r}, not {FORMAT!r}; make the data again")
+    return manifest
+
+
+def _read_shard(path: pathlib.Path, entry: Mapping[str, Any]) -> dict[str, NDArray]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"can't read {path} ({error.strerror}); make the data again") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != entry["sha256"]:
+        raise ValueError(
+            f"{path} has the SHA-256 {found}, not {entry['sha256']} as its manifest says: it is "
+            "damaged or of another run; make the data again"
+        )
+    return safetensors.numpy.load(content)
