@@ -52,10 +52,8 @@ def _most_nodes(settings: Settings) -> int:
 
 
 def _weight_bytes(config: ModelConfig, dtype: jnp.dtype) -> int:
-    # On CPU the head of a tied model is a second, transposed copy of the embedding.
-    copied = config.tied and jax.default_backend() == "cpu"
-    head = config.vocab_size * config.width if copied else 0
-    return (config.num_parameters + head) * dtype.itemsize
+    copies = 2 if loading.wants_panels(config, dtype) else 1
+    return copies * config.num_parameters * dtype.itemsize
 
 
 def _cache_bytes(config: ModelConfig, slots: int, dtype: jnp.dtype) -> int:

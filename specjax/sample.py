@@ -21,6 +21,7 @@ from specjax.target import Target
 from specjax.verify import Verifier, block, greedy
 from specjax.warp import Sampling
 
+_CHEAP_WIDTH = 5  # tokens of a pass that reads the weights of a batch of one once, on CPU
 FINISH_REASONS = ("running", "eos", "length", "bad logits")  # by the numbers in round.py
 
 
@@ -165,14 +166,11 @@ def start(
     validate.parts(target, drafter, verifier)
     tokens, lengths = validate.prompts(prompts, prompt_lengths, target.vocab_size)
     batch = len(lengths)
-    nodes = drafter.num_nodes if drafter else 0
     max_new_tokens = validate.budget(max_new_tokens)
-    sampling = validate.sampling(sampling or Sampling(), batch)
-    is_greedy = sampling.temperature is None
-    verifier = verifier or (greedy if is_greedy else block)
-    validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
-    capacity = _capacity(int(lengths.max()), max_new_tokens, nodes, max_length)
-    engine = Engine(target, drafter, verifier, _widths(widths, nodes))
+    engine, sampling = prepare(
+        target, drafter, drafter_params, sampling, verifier, key, widths, batch
+    )
+    capacity = buffer_slots(int(lengths.max()), max_new_tokens, engine.num_nodes, max_length)
 
     request = Request(
         start=jnp.asarray(lengths),
@@ -184,9 +182,29 @@ def start(
     both = Params(params, drafter_params)
     buffer = np.zeros((batch, capacity), np.int32)
     buffer[:, : min(tokens.shape[1], capacity)] = tokens[:, :capacity]
-    dtype = jnp.dtype(dtype or _dtype(params))
-    state = _start(engine, _chunk(capacity), dtype, both, buffer, request.start)
+    dtype = jnp.dtype(dtype or cache_dtype(params))
+    state = prefilled(engine, chunk_size(capacity), dtype, both, buffer, request.start)
     return Run(engine, both, request, state)
+
+
+def prepare(
+    target: Target,
+    drafter: Drafter | None,
+    drafter_params: Any,
+    sampling: Sampling | None,
+    verifier: Verifier | None,
+    key: Array | None,
+    widths: Sequence[int] | None,
+    batch: int,
+) -> tuple[Engine, Sampling]:
+    """What is decoded with, and how it samples: checked, with defaults, settings as ``[B]``."""
+    validate.parts(target, drafter, verifier)
+    sampling = validate.sampling(sampling or Sampling(), batch)
+    is_greedy = sampling.temperature is None
+    verifier = verifier or (greedy if is_greedy else block)
+    validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
+    chosen = _widths(widths, drafter.num_nodes if drafter else 0)
+    return Engine(target, drafter, verifier, chosen), sampling
 
 
 def decode(run: Run, rounds: int | None = None) -> Run:
@@ -195,7 +213,7 @@ def decode(run: Run, rounds: int | None = None) -> Run:
     The state of ``run`` is donated: use the run that comes back.
     """
     limit = jnp.asarray(np.iinfo(np.int32).max if rounds is None else rounds, jnp.int32)
-    return run._replace(state=_decode(run.engine, run.params, run.request, run.state, limit))
+    return run._replace(state=decode_state(run.engine, run.params, run.request, run.state, limit))
 
 
 def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
@@ -225,9 +243,10 @@ def check_logits(run: Run) -> None:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _start(
+def prefilled(
     engine: Engine, chunk: int, dtype: Any, params: Params, tokens: Array, length: Array
 ) -> State:
+    """The state of a batch after its prompts: int32 ``[B, S]`` tokens and ``[B]`` lengths."""
     batch, capacity = tokens.shape
     target, drafter = engine.target, engine.drafter
     layers = drafter.layers if drafter else ()
@@ -247,9 +266,20 @@ def _start(
 
 
 @partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))
-def _decode(engine: Engine, params: Params, request: Request, state: State, limit: Array) -> State:
+def decode_state(
+    engine: Engine,
+    params: Params,
+    request: Request,
+    state: State,
+    limit: Array,
+    enough: Array | None = None,
+) -> State:
+    """Runs at most ``limit`` rounds, until ``enough`` rows (all by default) are finished."""
+
     def running(carry: tuple[Array, State]) -> Array:
-        return (carry[0] < limit) & ~jnp.all(carry[1].done)
+        done = carry[1].done
+        stop = jnp.all(done) if enough is None else jnp.sum(done, dtype=jnp.int32) >= enough
+        return (carry[0] < limit) & ~stop
 
     def body(carry: tuple[Array, State]) -> tuple[Array, State]:
         return carry[0] + 1, run_round(engine, params, request, carry[1])
@@ -257,7 +287,7 @@ def _decode(engine: Engine, params: Params, request: Request, state: State, limi
     return lax.while_loop(running, body, (jnp.zeros([], jnp.int32), state))[1]
 
 
-def _capacity(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:
+def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:
     """Slots the buffers need: prompt, budget and scratch for a draft; powers of two by default."""
     needed = prompt + budget + nodes
     if max_length is None:
@@ -271,10 +301,14 @@ def _capacity(prompt: int, budget: int, nodes: int, max_length: int | None) -> i
 
 
 def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
-    """The widths of a target pass; accelerators take one, CPUs three."""
+    """The widths of a target pass; accelerators take one.
+
+    On CPU a pass over up to 5 tokens costs little more than one over a single token, and the sixth
+    costs half a pass (see ``models.linear``).
+    """
     if widths is None:
-        several = jax.default_backend() == "cpu" and nodes > 0
-        return tuple(sorted({1, nodes // 2 + 1, nodes + 1})) if several else (nodes + 1,)
+        several = (1, _CHEAP_WIDTH) if jax.default_backend() == "cpu" else ()
+        return (*(width for width in several if width <= nodes), nodes + 1)
     if (
         not widths
         or list(widths) != sorted(set(widths))
@@ -287,12 +321,12 @@ def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _chunk(capacity: int) -> int:
+def chunk_size(capacity: int) -> int:
     """Tokens a prefill pass takes: enough to be compute-bound, not much more."""
     return min(capacity, 64 if jax.default_backend() == "cpu" else 512)
 
 
-def _dtype(params: Any) -> DTypeLike:
+def cache_dtype(params: Any) -> DTypeLike:
     """The dtype of the largest parameter: that of the matrices."""
     leaves = [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")]
     return max(leaves, key=lambda leaf: leaf.size).dtype if leaves else jnp.float32

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import math
-import mmap
 import os
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import safetensors
 
 from specjax import device
+from specjax.models import weights
 from specjax.models.config import ModelConfig
 from specjax.models.transformer import transformer_target
+from specjax.models.weights import Entry, Part
 from specjax.target import Target
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-_HUGE_PAGE = 2 * 2**20
+_PANELS_UP_TO = 2 * 2**30  # bytes of weights: where holding them twice is no burden
 # The parts this library reads; repositories also hold other formats of the same weights.
 _HUB_FILES = (
     "config.json",
@@ -100,6 +100,17 @@ def read_config(folder: pathlib.Path) -> ModelConfig:
     return ModelConfig.from_hf(_read_json(folder / "config.json"))
 
 
+def wants_panels(config: ModelConfig, dtype: jax.typing.DTypeLike) -> bool:
+    """Whether ``load`` keeps the matrices a second time, as panels: small models on CPU.
+
+    Passes over 2 to 5 tokens, which speculation lives on, then take 0.7 to 0.75 of the time (see
+    ``linear.linear``). Longer ones, such as prefill, take up to twice as long from panels, so the
+    first copy stays.
+    """
+    size = config.num_parameters * np.dtype(dtype).itemsize
+    return jax.default_backend() == "cpu" and size <= _PANELS_UP_TO
+
+
 def load_params(
     folder: pathlib.Path, config: ModelConfig, dtype: jax.typing.DTypeLike | None = None
 ) -> dict[str, Any]:
@@ -111,129 +122,33 @@ def load_params(
       dtype: of the parameters; by default the device's.
 
     Returns:
-      Nested dicts of arrays.
+      Nested dicts of arrays; on CPU, of small models, with ``..._panels`` beside the matrices, a
+      second form of the same weights (drop these entries before training them).
 
     Raises:
       ValueError: see ``load``.
     """
     dtype = np.dtype(device.default_dtype() if dtype is None else dtype)
-    plan = _plan(config)
+    entries = weights.plan(config)
     tensors = _Tensors(folder)
-    tensors.check([part for entry in plan for part in entry.parts], config)
-    if config.tied and jax.default_backend() == "cpu":
-        # XLA's CPU product with a transposed [V, W] matrix takes 1.2 to 1.4 times as long as with
-        # [W, V], and the head is a fifth of a small model: a copy for it, the table for look-ups.
-        plan.append(_Entry(("head",), plan[0].parts, True))
+    tensors.check([part for entry in entries for part in entry.parts], config)
+    if wants_panels(config, dtype):
+        entries += weights.panels_of(entries)
 
-    def read(entry: _Entry) -> jax.Array:
+    def read(entry: Entry) -> jax.Array:
         # On CPU the array *is* the memory it was read into: no second copy, and huge pages.
-        return jax.device_put(_assemble(entry, tensors, dtype), may_alias=True)
+        return jax.device_put(weights.assemble(entry, tensors.read, dtype), may_alias=True)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        arrays = pool.map(read, plan)
+        arrays = pool.map(read, entries)
         params: dict[str, Any] = {}
-        for entry, array in zip(plan, arrays, strict=True):
+        for entry, array in zip(entries, arrays, strict=True):
             *outer, name = entry.path
             place = params
             for key in outer:
                 place = place.setdefault(key, {})
             place[name] = array
     return params
-
-
-class _Part(NamedTuple):
-    """A tensor of the file and its shape there (``[out, in]`` for a matrix)."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-class _Entry(NamedTuple):
-    """A parameter: where it goes, and the parts joined along its last (output) axis."""
-
-    path: tuple[str, ...]
-    parts: tuple[_Part, ...]
-    transpose: bool
-
-
-def _plan(c: ModelConfig) -> list[_Entry]:
-    """Every parameter of a configuration and the tensors it is made of."""
-    width, q, kv = c.width, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    table = _Part("model.embed_tokens.weight", (c.vocab_size, width))
-    plan = [
-        _Entry(("embed",), (table,), False),
-        _Entry(("norm",), (_Part("model.norm.weight", (width,)),), False),
-    ]
-    if not c.tied:
-        plan.append(_Entry(("head",), (_Part("lm_head.weight", (c.vocab_size, width)),), True))
-    for layer in range(c.num_layers):
-        prefix, block = f"model.layers.{layer}.", f"block_{layer}"
-
-        def vector(
-            name: str, source: str, size: int, prefix: str = prefix, block: str = block
-        ) -> None:
-            plan.append(_Entry((block, name), (_Part(prefix + source, (size,)),), False))
-
-        def linear(
-            name: str,
-            sources: dict[str, int],
-            inputs: int,
-            bias: bool,
-            prefix: str = prefix,
-            block: str = block,
-        ) -> None:
-            weights = tuple(_Part(f"{prefix}{s}.weight", (n, inputs)) for s, n in sources.items())
-            plan.append(_Entry((block, name), weights, True))
-            if bias:
-                biases = tuple(_Part(f"{prefix}{s}.bias", (n,)) for s, n in sources.items())
-                plan.append(_Entry((block, f"{name}_bias"), biases, False))
-
-        vector("attention_norm", "input_layernorm.weight", width)
-        vector("mlp_norm", "post_attention_layernorm.weight", width)
-        if c.qk_norm:
-            vector("q_norm", "self_attn.q_norm.weight", c.head_dim)
-            vector("k_norm", "self_attn.k_norm.weight", c.head_dim)
-        qkv = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
-        linear("qkv", qkv, width, c.qkv_bias)
-        linear("out", {"self_attn.o_proj": width}, q, c.out_bias)
-        linear(
-            "gate_up", {"mlp.gate_proj": c.ffn_width, "mlp.up_proj": c.ffn_width}, width, c.mlp_bias
-        )
-        linear("down", {"mlp.down_proj": width}, c.ffn_width, c.mlp_bias)
-    return plan
-
-
-def _assemble(entry: _Entry, tensors: _Tensors, dtype: np.dtype) -> np.ndarray:
-    """One parameter, cast, transposed and joined in a single pass over each part."""
-    size = sum(part.shape[0] for part in entry.parts)
-    first = entry.parts[0].shape
-    shape = (first[1], size) if entry.transpose else (size, *first[1:])
-    target = _memory(shape, dtype)
-    view, at = target.T if entry.transpose else target, 0
-    for part in entry.parts:
-        view[at : at + part.shape[0]] = tensors.read(part.name)
-        at += part.shape[0]
-    return target
-
-
-def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array, aligned so that jax can use it as it is, in huge pages if large.
-
-    Decoding is bound by reading weights, and the table of 4 KiB pages of a model doesn't fit the
-    processor: with 2 MiB pages it reads them at 33 instead of 30 GB/s (2 cores, EPYC), at times 35
-    instead of 26. Linux gives them to those who ask.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        buffer = np.empty(size + 64, np.uint8)
-        skip = -buffer.ctypes.data % 64
-    else:
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages
-        memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=private)
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        buffer = np.frombuffer(memory, np.uint8)
-        skip = -buffer.ctypes.data % _HUGE_PAGE
-    return buffer[skip : skip + size].view(dtype).reshape(shape)
 
 
 class _Tensors:
@@ -266,7 +181,7 @@ class _Tensors:
             )
         self._folder = folder
 
-    def check(self, parts: list[_Part], config: ModelConfig) -> None:
+    def check(self, parts: list[Part], config: ModelConfig) -> None:
         """Raises ValueError unless the folder holds these tensors in these shapes, and no more."""
         expected = {part.name: part.shape for part in parts}
         # Old checkpoints also store the RoPE frequencies, which follow from the configuration.

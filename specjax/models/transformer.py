@@ -67,9 +67,13 @@ class Block(nn.Module):
         def bias(name: str, size: int) -> Array:
             return self.param(name, nn.initializers.zeros, (size,), jnp.float32)
 
-        w = weight("qkv", width, out_width)
-        h = rms_norm(x, weight("attention_norm", width), c.norm_eps).astype(w.dtype)
-        h = linear(h, w)
+        def product(h: Array, name: str, *shape: int) -> Array:
+            w = weight(name, *shape)
+            panels: Array | None = self.get_variable("params", f"{name}_panels")
+            return linear(h.astype(w.dtype), w, panels)
+
+        h = rms_norm(x, weight("attention_norm", width), c.norm_eps)
+        h = product(h, "qkv", width, out_width)
         if c.qkv_bias:
             h = h + bias("qkv_bias", out_width)
         h = h.reshape(batch, length, heads + 2 * kv_heads, dim)
@@ -88,19 +92,17 @@ class Block(nn.Module):
         q = q.reshape(batch, kv_heads, group * length, dim).astype(keys.dtype)
         h = attention.attend(q, keys, values, step.visible, step.filled)
         h = h.reshape(batch, kv_heads, group, length, dim).transpose(0, 3, 1, 2, 4)
-        h = linear(
-            h.reshape(batch, length, heads * dim).astype(w.dtype), weight("out", heads * dim, width)
-        )
+        h = product(h.reshape(batch, length, heads * dim), "out", heads * dim, width)
         if c.out_bias:
             h = h + bias("out_bias", width)
         x = x + h
 
-        w = weight("gate_up", width, 2 * c.ffn_width)
-        h = linear(rms_norm(x, weight("mlp_norm", width), c.norm_eps).astype(w.dtype), w)
+        h = rms_norm(x, weight("mlp_norm", width), c.norm_eps)
+        h = product(h, "gate_up", width, 2 * c.ffn_width)
         if c.mlp_bias:
             h = h + bias("gate_up_bias", 2 * c.ffn_width)
         gate, up = jnp.split(h, 2, axis=-1)
-        h = linear(nn.silu(gate) * up, weight("down", c.ffn_width, width))
+        h = product(nn.silu(gate) * up, "down", c.ffn_width, width)
         if c.mlp_bias:
             h = h + bias("down_bias", width)
         return x + h, keys, values
@@ -189,11 +191,13 @@ class Transformer(nn.Module):
         norm = self.param("norm", nn.initializers.ones, (c.width,), jnp.float32)
         x = rms_norm(x, norm, c.norm_eps).astype(embed.dtype)
         streams.append(x)  # streams[-1] is the final normed one, streams[L] the one before
-        if c.tied and not self.has_variable("params", "head"):
+        panels: Array | None = self.get_variable("params", "head_panels")
+        if c.tied and panels is None:
             logits = jnp.einsum("btw,vw->btv", x, embed, preferred_element_type=jnp.float32)
         else:
-            head = self.param("head", _matrix, (c.width, c.vocab_size), jnp.float32)
-            logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
+            shape = c.width, c.vocab_size
+            head = embed.T if c.tied else self.param("head", _matrix, shape, jnp.float32)
+            logits = linear(x, head, panels, out_dtype=jnp.float32)
         features = jnp.concatenate([streams[i] for i in layers], axis=-1) if layers else None
         length = cache.length + jnp.int32(tokens.shape[1])
         return logits, features, KVCache(tuple(keys), tuple(values), length)

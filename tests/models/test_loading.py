@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from specjax.models import ModelConfig, load, transformer_target
+from specjax.models import ModelConfig, linear, load, loading, transformer_target
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -188,3 +188,35 @@ def test_every_tensor_is_read(tmp_path: pathlib.Path, seed: int) -> None:
     for name, value in good.items():
         save_file({**good, name: value + np.float32(0.5)}, file)
         assert np.max(np.abs(logits_of(tmp_path) - base)) > 1e-3, name
+
+
+def test_small_models_on_cpu_hold_their_matrices_as_panels_too(
+    tmp_path: pathlib.Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    width, sizes = 128, dict(hidden_size=128, intermediate_size=192, vocab_size=256)
+    config = {**CONFIG, **sizes, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config |= {"head_dim": 32, "num_hidden_layers": 1, "tie_word_embeddings": True}
+    rng = np.random.default_rng(seed)
+    shapes = {"model.embed_tokens.weight": (256, width), "model.norm.weight": (width,)}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        shapes |= {
+            at + f"{norm}_layernorm.weight": (width,) for norm in ("input", "post_attention")
+        }
+        shapes |= {at + f"self_attn.{x}_proj.weight": (128, width) for x in "qo"}
+        shapes |= {at + f"self_attn.{x}_proj.weight": (64, width) for x in "kv"}
+        shapes |= {at + f"mlp.{x}_proj.weight": (192, width) for x in ("gate", "up")}
+        shapes |= {at + "mlp.down_proj.weight": (width, 192)}
+    save_file(
+        {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()},
+        tmp_path / "model.safetensors",
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    _, params, _ = load(tmp_path)
+    for name in ("qkv", "out", "gate_up", "down"):
+        block = params["block_0"]
+        np.testing.assert_array_equal(block[f"{name}_panels"], linear.to_panels(block[name]))
+    np.testing.assert_array_equal(params["head_panels"], linear.to_panels(params["embed"].T))
+    monkeypatch.setattr(loading, "_PANELS_UP_TO", 1000)
+    _, params, _ = load(tmp_path)
+    assert "head_panels" not in params and "qkv_panels" not in params["block_0"]

@@ -103,17 +103,29 @@ def test_layers_that_do_not_exist(layers: tuple[int, ...]) -> None:
         TARGET.apply(params_of(0), tokens_of(0, 1, 1), TARGET.init_cache(1, 4), layers=layers)
 
 
-def test_a_head_of_its_own_equals_the_tied_one(seed: int) -> None:
-    """Loading on CPU gives a tied model a copy of the head in the layout that is faster there."""
-    config = ModelConfig(**{**vars(CONFIG), "tied": True})
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("length", [1, 5, 6])
+def test_panels_are_the_same_weights(seed: int, tied: bool, length: int) -> None:
+    """On CPU small models keep their matrices as panels too, read by passes of up to 5 tokens."""
+    sizes = {"width": 64, "ffn_width": 192, "vocab_size": 128, "num_heads": 4, "num_kv_heads": 4}
+    config = ModelConfig(**{**vars(CONFIG), **sizes, "head_dim": 16, "tied": tied})
     target = transformer_target(config)
     params = init_params(config, jax.random.key(seed))
-    assert "head" not in params
-    tokens = tokens_of(seed, 1, 5)
-    tied, _, _ = target.apply(params, tokens, target.init_cache(1, 8, jnp.float32))
-    copy = {**params, "head": params["embed"].T}
-    own, _, _ = target.apply(copy, tokens, target.init_cache(1, 8, jnp.float32))
-    np.testing.assert_allclose(tied, own, rtol=0, atol=1e-5)
+    with_panels = jax.tree.map(lambda x: x, params)  # new dicts
+    for name in ("block_0", "block_1"):
+        for matrix in ("qkv", "out", "gate_up", "down"):
+            with_panels[name][f"{matrix}_panels"] = linear.to_panels(params[name][matrix])
+    head = params["embed"].T if tied else params["head"]
+    with_panels["head_panels"] = linear.to_panels(head)
+    tokens = tokens_of(seed, 1, length)
+    cache = target.init_cache(1, 8, jnp.float32)
+    plain, _, _ = target.apply(params, tokens, cache)
+    panels, _, _ = target.apply(with_panels, tokens, cache)
+    np.testing.assert_allclose(panels, plain, rtol=0, atol=1e-5)
+    doubled = jax.tree.map(lambda x: x, with_panels)
+    doubled["head_panels"] = 2 * doubled["head_panels"]
+    logits, _, _ = target.apply(doubled, tokens, cache)
+    assert np.allclose(logits, 2 * panels) == (length <= linear.PANEL_ROWS)
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(6, 4), (7, 4), (1, 3)])
@@ -122,6 +134,18 @@ def test_one_row_products(seed: int, inner: int, outer: int) -> None:
     x = rng.standard_normal((1, 1, inner), np.float32)
     w = rng.standard_normal((inner, outer), np.float32)
     np.testing.assert_allclose(linear.linear(jnp.asarray(x), jnp.asarray(w)), x @ w, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 6])
+def test_products_by_panels(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((1, rows, 12), np.float32)
+    w = rng.standard_normal((12, 3 * linear.PANEL), np.float32)
+    panels = linear.to_panels(jnp.asarray(w))
+    assert panels.shape == (3, 12, linear.PANEL)
+    np.testing.assert_allclose(
+        linear.linear(jnp.asarray(x), jnp.asarray(w), panels), x @ w, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("capacity", [128, 1024])
