@@ -1,0 +1,412 @@
+"""The loop on a toy task: learns, adds up, resumes bit for bit, and says what is wrong."""
+
+import json
+import os
+import pathlib
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+
+import fsspec
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fsspec.implementations import memory
+
+from tests.train import toy
+from train import checkpoint, loop, metrics, settings
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def read(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def of(records, split, name):
+    return np.array([record[name] for record in records if record["split"] == split])
+
+
+def assert_same_params(a, b) -> None:
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def start(workdir, *flags, **env):
+    # Uncaught warnings of a killed process' threads are nobody's; everything else is an error.
+    command = [
+        sys.executable, "-W", "error", "-m", "tests.train.toy", f"--config={toy.__file__}",
+        f"--workdir={workdir}", *flags,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def run(workdir, *flags, code=0, **env):
+    process = start(workdir, *flags, **env)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, f"{process.returncode}\n{out}\n{err}"
+    return out + err
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """An uninterrupted run of the toy's own settings."""
+    workdir = tmp_path_factory.mktemp("reference")
+    return workdir, loop.fit(toy.task(), toy.settings(), workdir)
+
+
+# --- what a run does
+
+
+def test_a_run_learns_and_leaves_its_results(reference) -> None:
+    workdir, summary = reference
+    losses, scores = of(summary.records, "train", "loss"), of(summary.records, "held_out", "hits")
+    assert losses[-1] < 0.7 * losses[0]
+    assert (summary.step, summary.stopped) == (40, "")
+    assert of(summary.records, "train", "step").tolist() == list(range(4, 41, 4))
+    assert of(summary.records, "held_out", "step").tolist() == [10, 20, 30, 40]
+    assert summary.best_score == scores.max()
+    assert summary.best_step == 10 * (1 + scores.argmax())
+    assert read(workdir) == summary.records
+    for folder, params in (("best", summary.best_params), ("last", summary.params)):
+        with np.load(workdir / folder / "head.npz") as head:
+            assert_same_params([head[name] for name in head.files], params)
+    results = json.loads((workdir / "results.json").read_text())
+    assert results["best_score"] == summary.best_score and len(results["rows"]) == 4
+    assert results["config"]["lr"] == toy.settings().lr
+    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((workdir / "tensorboard").iterdir())
+
+
+def test_means_are_over_units_not_over_rows(reference) -> None:
+    _, summary = reference
+    params = toy.task().init(jax.random.key(0))
+    loss, sums = toy.loss(params, toy.task().frozen, toy.task().batch(0), jax.random.key(0))
+    workdir_first = of(summary.records, "train", "loss")[0]
+    # Four steps in which little was learned: about the first loss over its own weight.
+    assert workdir_first == pytest.approx(float(loss / sums["weight"]), rel=0.3)
+
+
+def test_the_step_is_traced_once(tmp_path) -> None:
+    calls = {"loss": 0, "evaluate": 0}
+
+    def counting(name, function):
+        def call(*args):
+            calls[name] += 1
+            return function(*args)
+
+        return call
+
+    task = toy.task()
+    task = task._replace(
+        loss=counting("loss", task.loss), evaluate=counting("evaluate", task.evaluate)
+    )
+    loop.fit(task, toy.settings(steps=9, accumulation=1), tmp_path)
+    assert calls == {"loss": 2, "evaluate": 1}  # once for the shapes alone
+
+
+@pytest.mark.parametrize("accumulation", [2, 8])
+def test_accumulation_changes_nothing_but_rounding(tmp_path, accumulation) -> None:
+    task = toy.task(noise=0.0)
+    whole = loop.fit(task, toy.settings(steps=12), tmp_path / "whole")
+    parts = loop.fit(task, toy.settings(steps=12, accumulation=accumulation), tmp_path / "parts")
+    for name in ("loss", "hits", "zeros", "grad_norm"):
+        np.testing.assert_allclose(
+            of(parts.records, "train", name), of(whole.records, "train", name), rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_bfloat16_keeps_float32_master_weights(tmp_path, optimizer) -> None:
+    s = toy.settings(steps=12, dtype="bfloat16", optimizer=optimizer)
+    summary = loop.fit(toy.task(), s, tmp_path)
+    losses = of(summary.records, "train", "loss")
+    assert losses[-1] < losses[0]
+    assert all(x.dtype == np.float32 for x in jax.tree.leaves(summary.params))
+
+
+def test_a_profile_of_some_steps(tmp_path) -> None:
+    loop.fit(toy.task(), toy.settings(steps=6, profile="2:2"), tmp_path)
+    traces = [p for p in (tmp_path / "profile").rglob("*") if p.is_file()]
+    assert traces and all(p.stat().st_size for p in traces)
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path, capsys) -> None:
+    loop.fit(toy.task(), toy.settings(steps=8), tmp_path)
+    said = capsys.readouterr().err
+    assert "step 8/8  loss " in said and "tok/s" in said and "left" in said
+    assert "held-out loss" in said and "hits" in said
+
+
+def test_smoke_shortens_a_run() -> None:
+    config = toy.get_config()
+    loop.smoke(config.loop)
+    assert settings.read(config.loop).steps < 10
+
+
+# --- resuming
+
+
+def test_stopped_after_every_single_step_it_is_the_same_run(tmp_path, reference) -> None:
+    s = toy.settings(steps=5, warmup_steps=2, eval_every=2, checkpoint_every=0, log_every=3)
+    whole = loop.fit(toy.task(), s, tmp_path / "whole")
+    for step in range(1, 6):
+        cut = toy.settings(**(vars(s) | {"max_seconds": 1e-9}))
+        summary = loop.fit(toy.task(), cut, tmp_path / "cut")
+        assert (summary.step, summary.stopped) == (step, "" if step == 5 else "max_seconds")
+    assert toy.curve(read(tmp_path / "cut")) == toy.curve(read(tmp_path / "whole"))
+    assert_same_params(summary.params, whole.params)
+    assert_same_params(summary.best_params, whole.best_params)
+
+
+def test_killed_at_any_moment_it_is_the_same_run(tmp_path, reference) -> None:
+    places = ("batch:5", "state:1", "manifest:2", "batch:14", "prune:1", "state:3", "export:1")
+    for place in places:
+        run(tmp_path, code=-signal.SIGKILL, TOY_KILL=place)
+    said = run(tmp_path)
+    assert "going on from step" in said
+    workdir, summary = reference
+    assert toy.curve(read(tmp_path)) == toy.curve(read(workdir))
+    for folder in ("best", "last"):
+        with (
+            np.load(tmp_path / folder / "head.npz") as a,
+            np.load(workdir / folder / "head.npz") as b,
+        ):
+            assert_same_params(dict(a), dict(b))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["best_step"] == summary.best_step
+
+
+def test_sigterm_saves_and_exits_with_143(tmp_path, reference) -> None:
+    said = run(tmp_path, code=143, TOY_TERM="18")
+    assert "SIGTERM at step" in said and "the same command goes on from there" in said
+    assert 15 <= json.loads((tmp_path / "results.json").read_text())["steps"] <= 20
+    run(tmp_path)
+    assert toy.curve(read(tmp_path)) == toy.curve(read(reference[0]))
+
+
+def test_a_finished_run_is_not_run_again(tmp_path) -> None:
+    s = toy.settings(steps=6)
+    first = loop.fit(toy.task(), s, tmp_path)
+    again = loop.fit(toy.task(), s, tmp_path)
+    assert again.records == first.records
+    assert_same_params(again.params, first.params)
+
+
+def test_more_steps_go_on_and_a_changed_rate_is_told(tmp_path, capsys) -> None:
+    loop.fit(toy.task(), toy.settings(steps=6), tmp_path)
+    summary = loop.fit(toy.task(), toy.settings(steps=8, lr=1e-3), tmp_path)
+    assert summary.step == 8
+    assert "loop.lr was 0.03 until step 6, and is 0.001 from there on" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="already of step 8"):
+        loop.fit(toy.task(), toy.settings(steps=7), tmp_path)
+
+
+# --- many devices
+
+
+def test_eight_devices_give_one_devices_losses(tmp_path, reference) -> None:
+    flags = "--xla_force_host_platform_device_count=8"
+    run(tmp_path, "--config.loop.mesh=data:8", "--config.loop.accumulation=1", XLA_FLAGS=flags)
+    _assert_close(read(tmp_path), reference[1].records)
+
+
+def test_two_processes_give_one_processes_losses(tmp_path, reference) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [
+        start(
+            tmp_path,
+            "--multihost",
+            "--config.loop.mesh=data:2",
+            JAX_COORDINATOR_ADDRESS=address,
+            JAX_NUM_PROCESSES="2",
+            JAX_PROCESS_ID=str(index),
+        )
+        for index in range(2)
+    ]
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, f"{out}\n{err}"
+    _assert_close(read(tmp_path), reference[1].records)
+
+
+def _assert_close(found, expected) -> None:
+    assert len(found) == len(expected)
+    for split in ("train", "held_out"):
+        np.testing.assert_allclose(
+            of(found, split, "loss"), of(expected, split, "loss"), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_a_batch_that_cannot_be_split_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"a batch of 16 can't be cut into .* 5 \* 1 equal parts"):
+        loop.fit(toy.task(), toy.settings(accumulation=5), tmp_path)
+    with pytest.raises(ValueError, match=r"asks for 3 device.*there are 1"):
+        loop.fit(toy.task(), toy.settings(mesh="data:3"), tmp_path)
+
+
+# --- what is wrong is said
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path) -> None:
+    with pytest.raises(loop.NonFiniteError) as caught:
+        loop.fit(toy.task(bad=(17,)), toy.settings(), tmp_path)
+    message = str(caught.value)
+    assert "at step 17 " in message and "ids [1700, 1701" in message
+    assert "steps 16 to 19" in message and "the last checkpoint is of step 14" in message
+    names = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert names == ["00000010", "00000014"]
+    assert max(record["step"] for record in read(tmp_path)) == 16
+
+
+def test_a_checkpoint_in_the_middle_of_an_interval_is_checked_too(tmp_path) -> None:
+    s = toy.settings(log_every=100, eval_every=0, checkpoint_every=7)
+    with pytest.raises(loop.NonFiniteError, match="at step 17 "):
+        loop.fit(toy.task(bad=(17,)), s, tmp_path)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000007", "00000014"]
+
+
+def test_another_tasks_checkpoint_is_refused(tmp_path) -> None:
+    loop.fit(toy.task(), toy.settings(steps=3), tmp_path)
+    with pytest.raises(ValueError, match=r"data.seed is 0 in it, and 1 in this run"):
+        loop.fit(toy.task(seed=1), toy.settings(steps=3), tmp_path)
+    with pytest.raises(ValueError, match="checkpoint of another run: the array opt_state"):
+        loop.fit(toy.task(), toy.settings(steps=3, optimizer="muon"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(held_out=[]), "no held-out batches"),
+        (dict(score="luck"), "it must give 'loss' and 'luck'"),
+        (dict(init=lambda key: {"w": jnp.ones(3, jnp.bfloat16)}), "parameter w is bfloat16"),
+        (dict(loss=lambda p, f, b, k: (jnp.ones(2), {})), "must be scalars"),
+        (dict(batch=lambda step: {"x": np.zeros((4 + step, 2), np.float32)}), None),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused(tmp_path, changes, message) -> None:
+    task = toy.task(**changes)
+    if message is None:
+        task = toy.task(
+            batch=lambda step: (
+                toy.task().batch(step) if step < 3 else {"x": np.zeros((8, 2), np.float32)}
+            )
+        )
+        message = "batch 3 is .*all must have the same shapes"
+    with pytest.raises(ValueError, match=message):
+        loop.fit(task, toy.settings(steps=5), tmp_path)
+
+
+def test_what_making_a_batch_raises_ends_the_run(tmp_path) -> None:
+    def batch(step):
+        if step == 4:
+            raise OSError("the shard is gone")
+        return toy.task().batch(step)
+
+    with pytest.raises(OSError, match="the shard is gone"):
+        loop.fit(toy.task(batch=batch), toy.settings(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("steps", 0, "loop.steps=0; it must be an integer of at least 1"),
+        ("steps", 1.5, "loop.steps=1.5; it must be an integer"),
+        ("lr", float("nan"), "loop.lr=nan; it must be a number"),
+        ("optimizer", "sgd", "loop.optimizer='sgd'; it must be 'adamw' or 'muon'"),
+        ("mesh", "model:8", "loop.mesh='model:8'; it must be data:N"),
+        ("profile", "5", "profile='5'; it must be START:N"),
+        ("b1", 1.0, "loop.b1=1.0"),
+        ("stps", 3, "loop.stps: there is no such key"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(key, value, message) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        settings.read({key: value})
+
+
+# --- metrics
+
+
+def test_means() -> None:
+    sums = {"weight": 4.0, "loss": 2.0, "late": 1.0, "late_weight": 2.0, "x": 3.0, "x_weight": 0.0}
+    assert metrics.means(sums) == {"loss": 0.5, "late": 0.5}
+
+
+def test_lines_after_the_restored_step_are_removed(tmp_path) -> None:
+    log = metrics.Log(tmp_path, 0)
+    for step in range(1, 5):
+        log.write({"step": step, "split": "train", "loss": float(step), "odd": float("inf")})
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "spl')
+    log = metrics.Log(tmp_path, 2)
+    log.write({"step": 3, "split": "train", "loss": 30.0})
+    log.close()
+    assert [record["loss"] for record in read(tmp_path)] == [1, 2, 30]
+    assert read(tmp_path)[0]["odd"] is None
+
+
+def test_clock() -> None:
+    assert metrics.clock(59.6) == "1:00" and metrics.clock(3723) == "1:02:03"
+
+
+def test_a_workdir_may_be_a_bucket(bucket, reference) -> None:
+    """The bucket is in memory, and the arrays' own format, Orbax's business, is left out."""
+    with pytest.raises(loop.NonFiniteError):
+        loop.fit(toy.task(bad=(27,)), toy.settings(), "gs://bucket/run")
+    summary = loop.fit(toy.task(), toy.settings(), "gs://bucket/run")
+    assert toy.curve(summary.records) == toy.curve(reference[1].records)
+    names = {str(name).removeprefix("/") for name in bucket}
+    assert {
+        f"bucket/run/{name}" for name in ("metrics.jsonl", "results.json", "curves.png")
+    } < names
+    assert {f"bucket/run/{name}/head.npz" for name in ("best", "last")} < names
+    lines = bucket["/bucket/run/metrics.jsonl"].getvalue().decode().splitlines()
+    assert [json.loads(line) for line in lines] == summary.records
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    class Bucket(memory.MemoryFileSystem):
+        protocol = ("gcs", "gs")
+        store = {}  # noqa: RUF012
+        pseudo_dirs = [""]  # noqa: RUF012
+
+        def __init__(self, finalize_on_close=False):
+            super().__init__()
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return super()._strip_protocol(str(path).replace("gs://", "memory://"))
+
+    class Done:
+        def result(self):
+            pass
+
+    def save(path, state):
+        leaves = [np.asarray(x) for x in jax.tree.leaves(state)]
+        path.mkdir(parents=True)
+        (path / "arrays").write_bytes(pickle.dumps(leaves))
+        return Done()
+
+    def load(path, abstract):
+        leaves = pickle.loads((path / "arrays").read_bytes())
+        placed = map(
+            lambda x, like: jax.device_put(x, like.sharding), leaves, jax.tree.leaves(abstract)
+        )
+        return jax.tree.unflatten(jax.tree.structure(abstract), list(placed))
+
+    fsspec.register_implementation("gcs", Bucket, clobber=True)
+    monkeypatch.setattr(checkpoint.ocp, "save_async", save)
+    monkeypatch.setattr(checkpoint.ocp, "load", load)
+    monkeypatch.setattr(metrics, "board", lambda *args: None)
+    return Bucket.store
