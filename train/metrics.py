@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import tensorboardX
 import tqdm
 from etils import epath
 
@@ -87,8 +86,11 @@ class Log:
         write_text(self._path, "".join(map(_line, self.records)))
 
 
-def board(folder: epath.Path, step: int) -> tensorboardX.SummaryWriter | None:
+def board(folder: epath.Path, step: int) -> Any:
     """A writer of TensorBoard events that hides those after a step; None without its packages."""
+    # Not at the top: where torch is installed, it imports torch.
+    import tensorboardX
+
     try:
         return tensorboardX.SummaryWriter(os.fspath(folder), purge_step=step + 1)
     except ImportError as error:  # a bucket needs its own client
