@@ -3,6 +3,7 @@
 from specjax import drafters, verify
 from specjax.cache import KVCache
 from specjax.draft import Params
+from specjax.generate import generate_many
 from specjax.sample import SampleOutput, decode, finish, sample, start, stream
 from specjax.target import Target
 from specjax.warp import Sampling
@@ -16,6 +17,7 @@ __all__ = [
     "decode",
     "drafters",
     "finish",
+    "generate_many",
     "sample",
     "start",
     "stream",

@@ -19,9 +19,15 @@ from specjax.warp import Sampling
 
 
 def prompts(
-    prompts: ArrayLike | Sequence[Sequence[int]], lengths: ArrayLike | None, vocab_size: int
+    prompts: ArrayLike | Sequence[Sequence[int]],
+    lengths: ArrayLike | None,
+    vocab_size: int,
+    first: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The prompts as int32 ``[B, P]`` and their lengths as int32 ``[B]``."""
+    """The prompts as int32 ``[B, P]`` and their lengths as int32 ``[B]``.
+
+    Messages number the prompts from ``first``.
+    """
     if isinstance(prompts, Sequence) and prompts and np.ndim(prompts[0]) == 0:
         raise ValueError(
             f"prompts holds {prompts[0]!r}; they must be integers [B, P] or a list of lists of "
@@ -45,14 +51,14 @@ def prompts(
         )
     for row in np.flatnonzero((lengths < 1) | (lengths > width))[:1]:
         raise ValueError(
-            f"prompt {row} has length {lengths[row]}; it must be at least 1 and at most "
+            f"prompt {first + row} has length {lengths[row]}; it must be at least 1 and at most "
             f"{width}, the width of prompts (give an empty prompt the tokenizer's BOS or EOS id)"
         )
     real = np.arange(width) < lengths[:, None]
     for row, slot in np.argwhere(real & ((tokens < 0) | (tokens >= vocab_size)))[:1]:
         raise ValueError(
-            f"prompt {row} holds id {tokens[row, slot]} at position {slot}; ids must be 0 to "
-            f"{vocab_size - 1} (does the tokenizer belong to this target?)"
+            f"prompt {first + row} holds id {tokens[row, slot]} at position {slot}; ids must be "
+            f"0 to {vocab_size - 1} (does the tokenizer belong to this target?)"
         )
     return np.where(real, tokens, 0).astype(np.int32), lengths.astype(np.int32)
 

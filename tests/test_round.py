@@ -434,7 +434,7 @@ def program_of_a_transformer(rule: verify.Verifier, **options: Any) -> tuple[Any
         sampling=None if rule.greedy else Sampling(temperature=1.0),
         key=jax.random.key(0),
     )
-    decode = importlib.import_module("specjax.sample")._decode
+    decode = importlib.import_module("specjax.sample").decode_state
     lowered = decode.lower(run.engine, run.params, run.request, run.state, jnp.int32(100))
     return lowered.compile(), run
 

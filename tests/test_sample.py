@@ -211,7 +211,7 @@ def test_every_setting_is_honoured() -> None:
 
 
 def compiled() -> tuple[int, int]:
-    return module._start._cache_size(), module._decode._cache_size()
+    return module.prefilled._cache_size(), module.decode_state._cache_size()
 
 
 def test_one_compile_a_bucket_and_none_for_new_values() -> None:

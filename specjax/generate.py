@@ -1,0 +1,366 @@
+"""Decoding many prompts: ``generate_many``, whose batch stays full however long answers are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from specjax import stats, validate
+from specjax.draft import Drafter, Params
+from specjax.round import BAD_LOGITS, LENGTH, RUNNING, Engine, Request, State
+from specjax.sample import (
+    FINISH_REASONS,
+    buffer_slots,
+    cache_dtype,
+    chunk_size,
+    decode_state,
+    prefilled,
+    prepare,
+)
+from specjax.target import Target
+from specjax.verify import Verifier
+from specjax.warp import Sampling
+
+
+class Prompt(NamedTuple):
+    """A prompt with a number of its own.
+
+    Attributes:
+      index: what ``Finished`` calls it and its noise is keyed by, 0 to 2**32 - 1.
+      tokens: ids.
+    """
+
+    index: int
+    tokens: Sequence[int]
+
+
+class Finished(NamedTuple):
+    """An answer.
+
+    Attributes:
+      index: the prompt's.
+      tokens: what was emitted; an EOS counts.
+      finish_reason: out of ``FINISH_REASONS``: "eos" or "length".
+      rounds: target passes it took.
+      drafted: draft tokens submitted.
+      accepted: draft tokens kept.
+    """
+
+    index: int
+    tokens: list[int]
+    finish_reason: str
+    rounds: int
+    drafted: int
+    accepted: int
+
+
+def generate_many(
+    target: Target,
+    params: Any,
+    prompts: Iterable[Sequence[int] | Prompt],
+    *,
+    max_new_tokens: int,
+    max_length: int,
+    batch: int = 32,
+    drafter: Drafter | None = None,
+    drafter_params: Any = None,
+    sampling: Sampling | None = None,
+    verifier: Verifier | None = None,
+    eos_ids: Sequence[int] = (),
+    key: Array | None = None,
+    widths: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    rounds: int = 64,
+    refill: int | None = None,
+) -> Iterator[Finished]:
+    """Decodes any number of prompts, each answer given as soon as it is finished.
+
+    A finished row of the batch takes the next prompt, so a long answer holds nobody up. A prompt's
+    noise is ``fold_in(key, index)``: its answer depends neither on its row and neighbours nor on
+    what was decoded before, and is the one ``specjax.sample`` gives for that key. To go on with a
+    stopped run, give the remaining prompts with their own numbers (``Prompt``).
+
+    The prompts may come from a lazy iterator; up to ``batch`` of them are taken ahead. Answers come
+    in the order in which they are finished, which is the same each time. Refilling writes rows of
+    the cache and of the drafter's state: every array in them must have the batch as its first axis.
+
+    Args:
+      target: the model.
+      params: its parameters.
+      prompts: lists of ids, numbered from 0, or ``Prompt``s.
+      max_new_tokens: the budget of each prompt.
+      max_length: slots of a row: the longest prompt, the budget, and the draft's N.
+      batch: B, rows decoded at a time.
+      drafter: what guesses; None decodes plainly, in the same loop.
+      drafter_params: the drafter's parameters.
+      sampling: how to sample, the same for all (numbers, no arrays); greedy by default.
+      verifier: as for ``sample``.
+      eos_ids: ids that end a row (emitted as its last token).
+      key: one typed key; needed for sampling only.
+      widths: as for ``sample``.
+      dtype: of the caches; by default that of the parameters.
+      rounds: most rounds between two looks at what is finished.
+      refill: prompts prefilled together, and the finished rows that end those rounds early. By
+        default chosen by the platform: where a wide pass costs more than a narrow one, rows are
+        refilled one by one, at once.
+
+    Returns:
+      An iterator of the answers.
+
+    Raises:
+      ValueError: for bad arguments at once; while iterating, for a prompt that can't be decoded, or
+        whose logits hold NaN, +inf or nothing finite; names its number.
+    """
+    for name, value in (("batch", batch), ("rounds", rounds), ("refill", refill)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ValueError(f"{name}={value!r}; it must be an int")
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}; it must be at least 1")
+    _check_scalar(sampling, key)
+    engine, settings = prepare(
+        target, drafter, drafter_params, sampling, verifier, key, widths, batch
+    )
+    budget = validate.budget(max_new_tokens)
+    buffer_slots(1, budget, engine.num_nodes, max_length)
+    return _Rows(
+        engine=engine,
+        params=Params(params, drafter_params),
+        sampling=settings,
+        eos_ids=jnp.asarray(validate.ids(eos_ids, target.vocab_size)),
+        key=key,
+        budget=budget,
+        slots=max_length,
+        dtype=jnp.dtype(dtype or cache_dtype(params)),
+        batch=batch,
+        rounds=rounds,
+        refill=min(batch, refill or (1 if jax.default_backend() == "cpu" else 8)),
+    ).run(_numbered(prompts))
+
+
+class _Rows:
+    """The rows of the batch: which prompt each holds, and what the device knows of them."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        params: Params,
+        sampling: Sampling,
+        eos_ids: Array,
+        key: Array | None,
+        budget: int,
+        slots: int,
+        dtype: Any,
+        batch: int,
+        rounds: int,
+        refill: int,
+    ) -> None:
+        self._engine, self._params, self._dtype = engine, params, dtype
+        self._sampling, self._eos_ids, self._key = sampling, eos_ids, key
+        self._budget, self._slots, self._rounds, self._refill = budget, slots, rounds, refill
+        self._index: list[int | None] = [None] * batch  # the prompt of each row, if it has one
+        self._number = np.zeros(batch, np.uint32)
+        self._start = np.ones(batch, np.int32)
+        self._state = self._empty()
+
+    def run(self, prompts: Iterator[Prompt]) -> Iterator[Finished]:
+        """Fills, decodes and yields until there are neither prompts nor unfinished rows."""
+        finished: list[Finished] = []
+        while True:
+            self._fill(prompts)
+            if busy := sum(index is not None for index in self._index):
+                self._decode(busy)
+            # The device is at work by now; whoever takes the answers needn't hurry.
+            yield from finished
+            if not busy:
+                return
+            finished = self._collect()
+
+    def _fill(self, prompts: Iterator[Prompt]) -> None:
+        """Gives the free rows their next prompts, a few rows at a time."""
+        free = [row for row, index in enumerate(self._index) if index is None]
+        for at in range(0, len(free), self._refill):
+            rows = free[at : at + self._refill]
+            new = list(itertools.islice(prompts, len(rows)))
+            if not new:
+                return
+            tokens = np.zeros((self._refill, self._slots), np.int32)
+            length = np.ones(self._refill, np.int32)
+            where = np.full(self._refill, len(self._index), np.int32)  # no such row: left out
+            for place, (row, prompt) in enumerate(zip(rows, new, strict=False)):
+                ids = self._checked(prompt)
+                tokens[place, : len(ids)] = ids
+                length[place], where[place] = len(ids), row
+                self._index[row], self._number[row] = prompt.index, prompt.index
+                self._start[row] = len(ids)
+            self._state = _refill(
+                self._engine,
+                chunk_size(self._slots),
+                self._dtype,
+                self._params,
+                self._state,
+                where,
+                tokens,
+                length,
+            )
+
+    def _decode(self, busy: int) -> None:
+        """Starts a few rounds; they end early when as many rows are free as are refilled at once.
+
+        Near the end, when there are no more prompts, each free row stays free.
+        """
+        enough = len(self._index) - busy + min(self._refill, busy)
+        request = Request(
+            # Copies: jax may read numpy's memory later, when the next prompt is in it.
+            start=jnp.array(self._start),
+            end=jnp.array(self._start + self._budget),
+            keys=self._keys(),
+            sampling=self._sampling,
+            eos_ids=self._eos_ids,
+        )
+        limits = jnp.asarray(self._rounds, jnp.int32), jnp.asarray(enough, jnp.int32)
+        self._state = decode_state(self._engine, self._params, request, self._state, *limits)
+
+    def _collect(self) -> list[Finished]:
+        """The answers of the rows that are finished by now, which are free then."""
+        reasons = np.asarray(self._state.reason)
+        rows = [
+            row
+            for row, index in enumerate(self._index)
+            if index is not None and reasons[row] != RUNNING
+        ]
+        if not rows:
+            return []
+        tokens, length, counted = jax.device_get(
+            (self._state.tokens, self._state.length, self._state.stats)
+        )
+        out = []
+        for row in rows:
+            index = self._index[row]
+            assert index is not None
+            emitted = tokens[row, self._start[row] : length[row]].tolist()
+            if reasons[row] == BAD_LOGITS:
+                raise ValueError(
+                    f"the target's logits hold NaN, +inf or nothing finite in prompt {index} after "
+                    f"{len(emitted)} new tokens; check its parameters and dtype"
+                )
+            counts = (counted.rounds[row], counted.drafted[row], counted.accepted[row].sum())
+            out.append(Finished(index, emitted, FINISH_REASONS[reasons[row]], *map(int, counts)))
+            self._index[row] = None
+        return out
+
+    def _checked(self, prompt: Prompt) -> np.ndarray:
+        vocab_size = self._engine.target.vocab_size
+        tokens, _ = validate.prompts([prompt.tokens], None, vocab_size, first=prompt.index)
+        try:
+            buffer_slots(tokens.shape[1], self._budget, self._engine.num_nodes, self._slots)
+        except ValueError as error:
+            raise ValueError(f"prompt {prompt.index}: {error}") from None
+        return tokens[0]
+
+    def _keys(self) -> Array:
+        if self._key is None:  # greedy decoding: never read
+            return validate.row_keys(None, len(self._index))
+        return _fold(self._key, jnp.array(self._number))
+
+    def _empty(self) -> State:
+        """A batch of finished rows; each holds one token that nobody reads.
+
+        Zeros are a legal state of a finished row. Only shapes are computed here.
+        """
+        batch, slots = len(self._index), self._slots
+
+        def shapes(rows: int) -> State:
+            return jax.eval_shape(
+                partial(prefilled, self._engine, chunk_size(slots), self._dtype),
+                self._params,
+                jax.ShapeDtypeStruct((rows, slots), jnp.int32),
+                jax.ShapeDtypeStruct((rows,), jnp.int32),
+            )
+
+        state = shapes(batch)
+        for what, part in (("cache of the target", state.cache), ("drafter", state.drafter)):
+            for leaf in jax.tree.leaves(part):
+                if leaf.shape[:1] != (batch,):
+                    raise ValueError(
+                        f"the {what} has an array of shape {leaf.shape} in its state; rows can be "
+                        f"refilled only where every array has the batch ({batch}) as first axis"
+                    )
+        state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+        ones = jnp.ones([batch], jnp.int32)
+        return state._replace(length=ones, reason=LENGTH * ones)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(4,))
+def _refill(
+    engine: Engine,
+    chunk: int,
+    dtype: Any,
+    params: Params,
+    state: State,
+    rows: Array,
+    tokens: Array,
+    length: Array,
+) -> State:
+    """Prefills a few prompts and puts them into rows of the batch; no other row is touched.
+
+    Args:
+      engine: the static half.
+      chunk: tokens a prefill pass takes.
+      dtype: of the caches.
+      params: parameters of target and drafter.
+      state: of the batch.
+      rows: int32 ``[P]``, the row of each prompt; B leaves it out.
+      tokens: int32 ``[P, S]``.
+      length: int32 ``[P]``.
+
+    Returns:
+      The state of the batch.
+    """
+    new = prefilled(engine, chunk, dtype, params, tokens, length)
+
+    def put(whole: Array, part: Array) -> Array:
+        return whole.at[rows].set(part, mode="drop")
+
+    counters = jax.tree.map(put, state.stats[:-1], new.stats[:-1])
+    widths = state.stats.widths  # passes of the batch, not of a row
+    rest = jax.tree.map(put, state[:-1], new[:-1])
+    return State(*rest, stats=stats.Stats(*counters, widths=widths))
+
+
+@jax.jit
+def _fold(key: Array, numbers: Array) -> Array:
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+
+
+def _numbered(prompts: Iterable[Sequence[int] | Prompt]) -> Iterator[Prompt]:
+    for at, item in enumerate(prompts):
+        prompt = item if isinstance(item, Prompt) else Prompt(at, item)
+        if not 0 <= prompt.index < 2**32:
+            raise ValueError(f"a prompt has index {prompt.index}; it must be 0 to 2**32 - 1")
+        yield prompt
+
+
+def _check_scalar(sampling: Sampling | None, key: Array | None) -> None:
+    for name, value in zip(Sampling._fields, sampling or (), strict=False):
+        shape = np.asarray(value).shape
+        if shape:
+            raise ValueError(
+                f"{name} has shape {shape}; generate_many takes one number for all prompts (rows "
+                "change theirs): call it once for each setting"
+            )
+    if key is not None:
+        validate.row_keys(key, np.shape(key)[0] if np.ndim(key) else 1)
+        if key.ndim:
+            raise ValueError(
+                f"key has shape {key.shape}; it must be one key, which each prompt's number is "
+                "folded into"
+            )

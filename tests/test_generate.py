@@ -1,0 +1,203 @@
+"""However the batch is refilled, each prompt's answer is the one it gets alone."""
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import Sampling, generate, testing, verify
+from specjax.drafters import draft_model, ngram
+from specjax.generate import Prompt
+from tests import support
+
+VOCAB, BUDGET, SLOTS, EOS = 16, 18, 128, 3
+TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(0, VOCAB)
+CLOSE = jnp.where(jnp.arange(997)[:, None] % 4 == 0, jnp.roll(TABLE, 1, 1), TABLE)
+KEY = jax.random.key(7)
+# Lengths 1 to 30, and one of two prefill chunks; answers end early at an EOS or not.
+PROMPTS = [[(i * 7 + n) % VOCAB for i in range(1 + 5 * n % 30)] for n in range(23)]
+PROMPTS[9] = [(i * i + 3) % VOCAB for i in range(100)]
+
+many = partial(
+    specjax.generate_many,
+    TARGET,
+    TABLE,
+    max_new_tokens=BUDGET,
+    max_length=SLOTS,
+    batch=4,
+    eos_ids=(EOS,),
+)
+
+
+def answers(finished: Iterator[generate.Finished]) -> dict[int, list[int]]:
+    out = {}
+    for one in finished:
+        assert one.index not in out, "each prompt once"
+        out[one.index] = one.tokens
+    return out
+
+
+def alone(index: int, prompt: list[int], **how: Any) -> tuple[list[int], str]:
+    """What ``sample`` gives for the prompt's own key, in a batch of one."""
+    if "sampling" not in how:  # greedy: in numpy
+        tokens = support.plain_greedy(TABLE, prompt, BUDGET, eos=[EOS])
+        return tokens, "eos" if tokens[-1] == EOS else "length"
+    if how.get("verifier") in (verify.match, verify.coupled):
+        # The same path for every drafter: that of plain sampling.
+        how = dict(sampling=SAMPLED, verifier=verify.match)
+    key = jax.random.fold_in(KEY, index)[None]
+    out = specjax.sample(
+        TARGET, TABLE, [prompt], max_new_tokens=BUDGET, max_length=SLOTS, eos_ids=(EOS,), key=key,
+        **how,
+    )  # fmt: skip
+    tokens = out.tokens[0, : int(out.lengths[0])].tolist()
+    return tokens, generate.FINISH_REASONS[int(out.finish_reason[0])]
+
+
+SAMPLED = Sampling(temperature=1.0)
+NGRAM: dict[str, Any] = dict(drafter=ngram(3), widths=(4,))
+MODEL: dict[str, Any] = dict(drafter=draft_model(TARGET, 3), drafter_params=CLOSE, widths=(4,))
+
+
+@pytest.mark.parametrize(
+    ("refill", "how"),
+    [
+        pytest.param(3, {}, id="plain greedy"),
+        pytest.param(1, dict(sampling=SAMPLED), id="plain block"),
+        pytest.param(1, NGRAM, id="ngram greedy"),
+        pytest.param(3, NGRAM | dict(sampling=SAMPLED, verifier=verify.match), id="ngram match"),
+        pytest.param(3, MODEL | dict(sampling=SAMPLED), id="model block"),
+        pytest.param(1, MODEL | dict(sampling=SAMPLED, verifier=verify.coupled), id="coupled"),
+    ],
+)
+def test_an_answer_is_the_one_the_prompt_gets_alone(refill: int, how: dict[str, Any]) -> None:
+    finished = list(many(iter(PROMPTS), key=KEY, refill=refill, **how))
+    assert sorted(one.index for one in finished) == list(range(len(PROMPTS)))
+    reasons = set()
+    for one in finished:
+        tokens, reason = alone(one.index, PROMPTS[one.index], **how)
+        assert (one.tokens, one.finish_reason) == (tokens, reason), one.index
+        reasons.add(reason)
+        if "drafter" in how:
+            # The last round's drafts may be accepted and then cut at an EOS or the budget.
+            assert len(one.tokens) <= one.accepted + one.rounds
+            assert one.accepted <= one.drafted
+        else:
+            assert one.rounds == len(one.tokens) and one.drafted == 0
+    assert reasons == {"eos", "length"}
+
+
+def test_a_long_answer_holds_nobody_up() -> None:
+    """One row goes through all the other prompts while the first one decodes."""
+    eos = support.plain_greedy(TABLE, [1, 2], 1)[0]
+    lasting = next(
+        p
+        for p in ([a, b] for a in range(VOCAB) for b in range(VOCAB))
+        if eos not in support.plain_greedy(TABLE, p, 30)
+    )
+    prompts = [lasting] + [[1, 2]] * 12
+    finished = list(many(prompts, max_new_tokens=30, eos_ids=(eos,), batch=2))
+    assert [one.index for one in finished] == [*range(1, 13), 0]
+    assert finished[-1].rounds == 30 and all(one.rounds == 1 for one in finished[:-1])
+
+
+def test_the_prompts_are_taken_as_rows_become_free() -> None:
+    taken = 0
+
+    def endless() -> Iterator[list[int]]:
+        nonlocal taken
+        for taken in itertools.count(1):
+            yield PROMPTS[taken % len(PROMPTS)]
+
+    results = many(endless(), rounds=2)
+    assert taken == 0, "nothing before the first answer is asked for"
+    seen = [next(results) for _ in range(30)]
+    assert taken <= 30 + 2 * 4
+    assert len({one.index for one in seen}) == 30
+    results.close()
+
+
+def test_going_on_with_a_stopped_run() -> None:
+    """Numbered prompts give their answers whatever else is in the run, and in which order."""
+    how = dict(sampling=SAMPLED, key=KEY)
+    whole = answers(many(PROMPTS, **how))
+    rest = [Prompt(index, PROMPTS[index]) for index in (20, 3, 9, 11)]
+    assert answers(many(reversed(rest), **how)) == {p.index: whole[p.index] for p in rest}
+    assert answers(many(PROMPTS, batch=9, rounds=1, **how)) == whole
+    other = answers(many(PROMPTS, sampling=SAMPLED, key=jax.random.key(8)))
+    assert other != whole
+    same = answers(many([PROMPTS[4]] * 8, **how))
+    assert len({tuple(tokens) for tokens in same.values()}) > 1, "each number has noise of its own"
+
+
+def test_one_compile_for_all_refills() -> None:
+    target = TARGET._replace(name="counted")  # programs of its own
+    before = generate._refill._cache_size(), generate.decode_state._cache_size()
+    for budget, rounds, key in ((5, 3, KEY), (9, 7, jax.random.key(1))):
+        list(
+            specjax.generate_many(
+                target, TABLE, PROMPTS, max_new_tokens=budget, max_length=SLOTS, batch=4,
+                rounds=rounds, sampling=SAMPLED, key=key, refill=3,
+            )
+        )  # fmt: skip
+    after = generate._refill._cache_size(), generate.decode_state._cache_size()
+    assert tuple(np.subtract(after, before)) == (1, 1)
+
+
+def test_no_prompts() -> None:
+    assert list(many([])) == []
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, "batch=0; it must be at least 1"),
+        ({"rounds": 1.5}, "rounds=1.5; it must be an int"),
+        ({"refill": -1}, "refill=-1; it must be at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"max_length": 18}, "max_length=18 can't hold 1 prompt tokens, 18 new tokens"),
+        ({"eos_ids": (99,)}, "eos_ids holds 99"),
+        ({"sampling": SAMPLED}, "key=None with a temperature above 0"),
+        ({"sampling": Sampling(temperature=[1.0] * 4), "key": KEY}, "temperature has shape"),
+        ({"sampling": SAMPLED, "key": jax.random.split(KEY, 4)}, "it must be one key"),
+        ({"sampling": SAMPLED, "key": 3}, "key=3; it must be a typed key"),
+        ({"drafter": testing.oracle(2)}, r"the drafter has an array of shape \(\) in its state"),
+    ],
+)
+def test_bad_arguments_are_named_at_once(changes: dict[str, Any], message: str) -> None:
+    if "drafter" in changes:
+        changes = changes | {"drafter_params": jnp.zeros([4, SLOTS], jnp.int32)}
+    with pytest.raises(ValueError, match=message):
+        many([[1]], **changes)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([], "prompt 2 has length 0"),
+        ([99], "prompt 2 holds id 99"),
+        ([1] * 111, "prompt 2: max_length=128 can't hold 111 prompt tokens, 18 new tokens"),
+        (5, "prompts holds 5"),
+        (Prompt(-1, [1]), "index -1"),
+        (Prompt(2**32, [1]), "index 4294967296"),
+    ],
+)
+def test_a_bad_prompt_is_named_when_it_comes(bad: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(many([[1], [2], bad]))
+    assert len(list(many([[1], [2], [1] * 110]))) == 3
+
+
+def test_bad_logits_are_named() -> None:
+    bad = TABLE.at[:, 5].set(jnp.where(jnp.arange(997) % 40 == 0, jnp.nan, TABLE[:, 5]))
+    with pytest.raises(ValueError, match=r"NaN, .* in prompt \d+ after \d+ new tokens"):
+        list(specjax.generate_many(TARGET, bad, PROMPTS, max_new_tokens=18, max_length=SLOTS))
