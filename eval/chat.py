@@ -74,15 +74,21 @@ def load(name: str, dtype: Any = None) -> Chat:
     """
     folder = find(name)
     config = loading.read_config(folder)
+    tokens = load_tokenizer(name, folder)
+    params = loading.load_params(folder, config, dtype)
+    target = transformer_target(config)
+    return Chat(name, target, params, config, tokens, eos_ids(folder, tokens, config.vocab_size))
+
+
+def load_tokenizer(name: str, folder: pathlib.Path) -> Any:
+    """The tokenizer in a model's folder, which must have a chat template."""
     tokens = tokenizer.load(folder)
     if not getattr(tokens, "chat_template", None):
         raise ValueError(f"{name} has no chat template; take an instruction-tuned model")
-    params = loading.load_params(folder, config, dtype)
-    target = transformer_target(config)
-    return Chat(name, target, params, config, tokens, _eos_ids(folder, tokens, config.vocab_size))
+    return tokens
 
 
-def _eos_ids(folder: pathlib.Path, tokens: Any, vocab_size: int) -> tuple[int, ...]:
+def eos_ids(folder: pathlib.Path, tokens: Any, vocab_size: int) -> tuple[int, ...]:
     """All ids that end an answer: generation_config.json lists them where there are several."""
     ids: list[int] = [] if tokens.eos_token_id is None else [tokens.eos_token_id]
     for file in ("generation_config.json", "config.json"):
