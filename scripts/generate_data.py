@@ -235,7 +235,7 @@ def _decode(
         eos_ids=chat.eos_ids,
         key=key if temperature else None,
     ):
-        yield Answer(done.index, turn, done.tokens, done.finish_reason == "eos")
+        yield Answer(done.number, turn, done.tokens, done.finish_reason == "eos")
 
 
 def from_journal(

@@ -34,11 +34,11 @@ class Prompt(NamedTuple):
     """A prompt with a number of its own.
 
     Attributes:
-      index: what ``Finished`` calls it and its noise is keyed by, 0 to 2**32 - 1.
+      number: what ``Finished`` calls it and its noise is keyed by, 0 to 2**32 - 1.
       tokens: ids.
     """
 
-    index: int
+    number: int
     tokens: Sequence[int]
 
 
@@ -46,7 +46,7 @@ class Finished(NamedTuple):
     """An answer.
 
     Attributes:
-      index: the prompt's.
+      number: the prompt's.
       tokens: what was emitted; an EOS counts.
       finish_reason: out of ``FINISH_REASONS``: "eos" or "length".
       rounds: target passes it took.
@@ -54,7 +54,7 @@ class Finished(NamedTuple):
       accepted: draft tokens kept.
     """
 
-    index: int
+    number: int
     tokens: list[int]
     finish_reason: str
     rounds: int
@@ -84,7 +84,7 @@ def generate_many(
     """Decodes any number of prompts, each answer given as soon as it is finished.
 
     A finished row of the batch takes the next prompt, so a long answer holds nobody up. A prompt's
-    noise is ``fold_in(key, index)``: its answer depends neither on its row and neighbours nor on
+    noise is ``fold_in(key, number)``: its answer depends neither on its row and neighbours nor on
     what was decoded before, and is the one ``specjax.sample`` gives for that key. To go on with a
     stopped run, give the remaining prompts with their own numbers (``Prompt``).
 
@@ -166,7 +166,7 @@ class _Rows:
         self._engine, self._params, self._dtype = engine, params, dtype
         self._sampling, self._eos_ids, self._key = sampling, eos_ids, key
         self._budget, self._slots, self._rounds, self._refill = budget, slots, rounds, refill
-        self._index: list[int | None] = [None] * batch  # the prompt of each row, if it has one
+        self._prompt: list[int | None] = [None] * batch  # the prompt of each row, if it has one
         self._number = np.zeros(batch, np.uint32)
         self._start = np.ones(batch, np.int32)
         self._state = self._empty()
@@ -176,7 +176,7 @@ class _Rows:
         finished: list[Finished] = []
         while True:
             self._fill(prompts)
-            if busy := sum(index is not None for index in self._index):
+            if busy := sum(number is not None for number in self._prompt):
                 self._decode(busy)
             # The device is at work by now; whoever takes the answers needn't hurry.
             yield from finished
@@ -186,7 +186,7 @@ class _Rows:
 
     def _fill(self, prompts: Iterator[Prompt]) -> None:
         """Gives the free rows their next prompts, a few rows at a time."""
-        free = [row for row, index in enumerate(self._index) if index is None]
+        free = [row for row, number in enumerate(self._prompt) if number is None]
         for at in range(0, len(free), self._refill):
             rows = free[at : at + self._refill]
             new = list(itertools.islice(prompts, len(rows)))
@@ -194,12 +194,12 @@ class _Rows:
                 return
             tokens = np.zeros((self._refill, self._slots), np.int32)
             length = np.ones(self._refill, np.int32)
-            where = np.full(self._refill, len(self._index), np.int32)  # no such row: left out
+            where = np.full(self._refill, len(self._prompt), np.int32)  # no such row: left out
             for place, (row, prompt) in enumerate(zip(rows, new, strict=False)):
                 ids = self._checked(prompt)
                 tokens[place, : len(ids)] = ids
                 length[place], where[place] = len(ids), row
-                self._index[row], self._number[row] = prompt.index, prompt.index
+                self._prompt[row], self._number[row] = prompt.number, prompt.number
                 self._start[row] = len(ids)
             self._state = _refill(
                 self._engine,
@@ -217,7 +217,7 @@ class _Rows:
 
         Near the end, when there are no more prompts, each free row stays free.
         """
-        enough = len(self._index) - busy + min(self._refill, busy)
+        enough = len(self._prompt) - busy + min(self._refill, busy)
         request = Request(
             # Copies: jax may read numpy's memory later, when the next prompt is in it.
             start=jnp.array(self._start),
@@ -234,8 +234,8 @@ class _Rows:
         reasons = np.asarray(self._state.reason)
         rows = [
             row
-            for row, index in enumerate(self._index)
-            if index is not None and reasons[row] != RUNNING
+            for row, number in enumerate(self._prompt)
+            if number is not None and reasons[row] != RUNNING
         ]
         if not rows:
             return []
@@ -244,31 +244,31 @@ class _Rows:
         )
         out = []
         for row in rows:
-            index = self._index[row]
-            assert index is not None
+            number = self._prompt[row]
+            assert number is not None
             emitted = tokens[row, self._start[row] : length[row]].tolist()
             if reasons[row] == BAD_LOGITS:
                 raise ValueError(
-                    f"the target's logits hold NaN, +inf or nothing finite in prompt {index} after "
-                    f"{len(emitted)} new tokens; check its parameters and dtype"
+                    "the target's logits hold NaN, +inf or nothing finite in prompt "
+                    f"{number} after {len(emitted)} new tokens; check its parameters and dtype"
                 )
             counts = (counted.rounds[row], counted.drafted[row], counted.accepted[row].sum())
-            out.append(Finished(index, emitted, FINISH_REASONS[reasons[row]], *map(int, counts)))
-            self._index[row] = None
+            out.append(Finished(number, emitted, FINISH_REASONS[reasons[row]], *map(int, counts)))
+            self._prompt[row] = None
         return out
 
     def _checked(self, prompt: Prompt) -> np.ndarray:
         vocab_size = self._engine.target.vocab_size
-        tokens, _ = validate.prompts([prompt.tokens], None, vocab_size, first=prompt.index)
+        tokens, _ = validate.prompts([prompt.tokens], None, vocab_size, first=prompt.number)
         try:
             buffer_slots(tokens.shape[1], self._budget, self._engine.num_nodes, self._slots)
         except ValueError as error:
-            raise ValueError(f"prompt {prompt.index}: {error}") from None
+            raise ValueError(f"prompt {prompt.number}: {error}") from None
         return tokens[0]
 
     def _keys(self) -> Array:
         if self._key is None:  # greedy decoding: never read
-            return validate.row_keys(None, len(self._index))
+            return validate.row_keys(None, len(self._prompt))
         return _fold(self._key, jnp.array(self._number))
 
     def _empty(self) -> State:
@@ -276,7 +276,7 @@ class _Rows:
 
         Zeros are a legal state of a finished row. Only shapes are computed here.
         """
-        batch, slots = len(self._index), self._slots
+        batch, slots = len(self._prompt), self._slots
 
         def shapes(rows: int) -> State:
             return jax.eval_shape(
@@ -330,10 +330,10 @@ def _refill(
     def put(whole: Array, part: Array) -> Array:
         return whole.at[rows].set(part, mode="drop")
 
-    counters = jax.tree.map(put, state.stats[:-1], new.stats[:-1])
-    widths = state.stats.widths  # passes of the batch, not of a row
-    rest = jax.tree.map(put, state[:-1], new[:-1])
-    return State(*rest, stats=stats.Stats(*counters, widths=widths))
+    # Passes by width are the batch's, not a row's.
+    counters = *jax.tree.map(put, state.stats[:-1], new.stats[:-1]), state.stats.widths
+    parts = *jax.tree.map(put, state[:-1], new[:-1]), stats.Stats(*counters)
+    return State(*parts)
 
 
 @jax.jit
@@ -344,8 +344,8 @@ def _fold(key: Array, numbers: Array) -> Array:
 def _numbered(prompts: Iterable[Sequence[int] | Prompt]) -> Iterator[Prompt]:
     for at, item in enumerate(prompts):
         prompt = item if isinstance(item, Prompt) else Prompt(at, item)
-        if not 0 <= prompt.index < 2**32:
-            raise ValueError(f"a prompt has index {prompt.index}; it must be 0 to 2**32 - 1")
+        if not 0 <= prompt.number < 2**32:
+            raise ValueError(f"a prompt has number {prompt.number}; it must be 0 to 2**32 - 1")
         yield prompt
 
 

@@ -38,8 +38,8 @@ many = partial(
 def answers(finished: Iterator[generate.Finished]) -> dict[int, list[int]]:
     out = {}
     for one in finished:
-        assert one.index not in out, "each prompt once"
-        out[one.index] = one.tokens
+        assert one.number not in out, "each prompt once"
+        out[one.number] = one.tokens
     return out
 
 
@@ -78,11 +78,11 @@ MODEL: dict[str, Any] = dict(drafter=draft_model(TARGET, 3), drafter_params=CLOS
 )
 def test_an_answer_is_the_one_the_prompt_gets_alone(refill: int, how: dict[str, Any]) -> None:
     finished = list(many(iter(PROMPTS), key=KEY, refill=refill, **how))
-    assert sorted(one.index for one in finished) == list(range(len(PROMPTS)))
+    assert sorted(one.number for one in finished) == list(range(len(PROMPTS)))
     reasons = set()
     for one in finished:
-        tokens, reason = alone(one.index, PROMPTS[one.index], **how)
-        assert (one.tokens, one.finish_reason) == (tokens, reason), one.index
+        tokens, reason = alone(one.number, PROMPTS[one.number], **how)
+        assert (one.tokens, one.finish_reason) == (tokens, reason), one.number
         reasons.add(reason)
         if "drafter" in how:
             # The last round's drafts may be accepted and then cut at an EOS or the budget.
@@ -103,7 +103,7 @@ def test_a_long_answer_holds_nobody_up() -> None:
     )
     prompts = [lasting] + [[1, 2]] * 12
     finished = list(many(prompts, max_new_tokens=30, eos_ids=(eos,), batch=2))
-    assert [one.index for one in finished] == [*range(1, 13), 0]
+    assert [one.number for one in finished] == [*range(1, 13), 0]
     assert finished[-1].rounds == 30 and all(one.rounds == 1 for one in finished[:-1])
 
 
@@ -119,7 +119,7 @@ def test_the_prompts_are_taken_as_rows_become_free() -> None:
     assert taken == 0, "nothing before the first answer is asked for"
     seen = [next(results) for _ in range(30)]
     assert taken <= 30 + 2 * 4
-    assert len({one.index for one in seen}) == 30
+    assert len({one.number for one in seen}) == 30
     results.close()
 
 
@@ -128,7 +128,7 @@ def test_going_on_with_a_stopped_run() -> None:
     how = dict(sampling=SAMPLED, key=KEY)
     whole = answers(many(PROMPTS, **how))
     rest = [Prompt(index, PROMPTS[index]) for index in (20, 3, 9, 11)]
-    assert answers(many(reversed(rest), **how)) == {p.index: whole[p.index] for p in rest}
+    assert answers(many(reversed(rest), **how)) == {p.number: whole[p.number] for p in rest}
     assert answers(many(PROMPTS, batch=9, rounds=1, **how)) == whole
     other = answers(many(PROMPTS, sampling=SAMPLED, key=jax.random.key(8)))
     assert other != whole
@@ -187,8 +187,8 @@ def test_bad_arguments_are_named_at_once(changes: dict[str, Any], message: str) 
         ([99], "prompt 2 holds id 99"),
         ([1] * 111, "prompt 2: max_length=128 can't hold 111 prompt tokens, 18 new tokens"),
         (5, "prompts holds 5"),
-        (Prompt(-1, [1]), "index -1"),
-        (Prompt(2**32, [1]), "index 4294967296"),
+        (Prompt(-1, [1]), "number -1"),
+        (Prompt(2**32, [1]), "number 4294967296"),
     ],
 )
 def test_a_bad_prompt_is_named_when_it_comes(bad: Any, message: str) -> None:
