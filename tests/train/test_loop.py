@@ -1,13 +1,9 @@
 """The loop on a toy task: learns, adds up, resumes bit for bit, and says what is wrong."""
 
 import json
-import os
-import pathlib
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 
 import fsspec
 import jax
@@ -17,9 +13,8 @@ import pytest
 from fsspec.implementations import memory
 
 from tests.train import toy
-from train import checkpoint, loop, metrics, settings
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.train.processes import Processes
+from train import checkpoint, curves, loop, metrics, settings
 
 
 def read(workdir):
@@ -35,22 +30,43 @@ def assert_same_params(a, b) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def start(workdir, *flags, **env):
-    # ml_collections loads configs in a deprecated way, before Python 3.12.
-    strict = ["-W", "error", "-W", "ignore:the load_module:DeprecationWarning"]
-    flags = [f"--config={toy.__file__}", f"--workdir={workdir}", *flags]
-    return subprocess.Popen(
-        [sys.executable, *strict, "-m", "tests.train.toy", *flags],
-        cwd=ROOT, env=os.environ | env, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    made = Processes(tmp_path_factory.mktemp("processes"))
+    yield made
+    made.close()
 
 
-def run(workdir, *flags, code=0, **env):
-    process = start(workdir, *flags, **env)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code, f"{process.returncode}\n{out}\n{err}"
-    return out + err
+@pytest.fixture
+def run(processes):
+    """Runs the toy's command and gives what it printed."""
+
+    def one(workdir, *flags, code=0, **env):
+        ((found, said),) = processes.run((_flags(workdir, *flags), env))
+        assert found == code, said
+        return said
+
+    return one
+
+
+def _flags(workdir, *more):
+    return f"--config={toy.__file__}", f"--workdir={workdir}", *more
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache():
+    """The same few programs again and again: each is compiled once."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, name)
+    jax.config.update(name, 0.0)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.fixture(autouse=True)
+def no_chart(monkeypatch):
+    """Only the reference run, made before this, draws one: it takes longer than a run."""
+    monkeypatch.setattr(curves, "write", lambda path, *args: path.touch())
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +126,10 @@ def test_the_step_is_traced_once(tmp_path) -> None:
     assert calls == {"loss": 2, "evaluate": 1}  # once for the shapes alone
 
 
-@pytest.mark.parametrize("accumulation", [2, 8])
-def test_accumulation_changes_nothing_but_rounding(tmp_path, accumulation) -> None:
+def test_accumulation_changes_nothing_but_rounding(tmp_path) -> None:
     task = toy.task(noise=0.0)
     whole = loop.fit(task, toy.settings(steps=12), tmp_path / "whole")
-    parts = loop.fit(task, toy.settings(steps=12, accumulation=accumulation), tmp_path / "parts")
+    parts = loop.fit(task, toy.settings(steps=12, accumulation=4), tmp_path / "parts")
     for name in ("loss", "hits", "zeros", "grad_norm"):
         np.testing.assert_allclose(
             of(parts.records, "train", name), of(whole.records, "train", name), rtol=1e-5, atol=1e-6
@@ -152,19 +167,19 @@ def test_smoke_shortens_a_run() -> None:
 # --- resuming
 
 
-def test_stopped_after_every_single_step_it_is_the_same_run(tmp_path, reference) -> None:
-    s = toy.settings(steps=5, warmup_steps=2, eval_every=2, checkpoint_every=0, log_every=3)
+def test_stopped_after_every_single_step_it_is_the_same_run(tmp_path) -> None:
+    s = toy.settings(steps=4, warmup_steps=2, eval_every=2, checkpoint_every=0, log_every=3)
     whole = loop.fit(toy.task(), s, tmp_path / "whole")
-    for step in range(1, 6):
+    for step in range(1, 5):
         cut = toy.settings(**(vars(s) | {"max_seconds": 1e-9}))
         summary = loop.fit(toy.task(), cut, tmp_path / "cut")
-        assert (summary.step, summary.stopped) == (step, "" if step == 5 else "max_seconds")
+        assert (summary.step, summary.stopped) == (step, "" if step == 4 else "max_seconds")
     assert toy.curve(read(tmp_path / "cut")) == toy.curve(read(tmp_path / "whole"))
     assert_same_params(summary.params, whole.params)
     assert_same_params(summary.best_params, whole.best_params)
 
 
-def test_killed_at_any_moment_it_is_the_same_run(tmp_path, reference) -> None:
+def test_killed_at_any_moment_it_is_the_same_run(tmp_path, run, reference) -> None:
     places = ("batch:5", "state:1", "manifest:2", "batch:14", "prune:1", "state:3", "export:1")
     for place in places:
         run(tmp_path, code=-signal.SIGKILL, TOY_KILL=place)
@@ -182,7 +197,7 @@ def test_killed_at_any_moment_it_is_the_same_run(tmp_path, reference) -> None:
     assert results["best_step"] == summary.best_step
 
 
-def test_sigterm_saves_and_exits_with_143(tmp_path, reference) -> None:
+def test_sigterm_saves_and_exits_with_143(tmp_path, run, reference) -> None:
     said = run(tmp_path, code=143, TOY_TERM="18")
     assert "SIGTERM at step" in said and "the same command goes on from there" in said
     assert 15 <= json.loads((tmp_path / "results.json").read_text())["steps"] <= 20
@@ -210,30 +225,20 @@ def test_more_steps_go_on_and_a_changed_rate_is_told(tmp_path, capsys) -> None:
 # --- many devices
 
 
-def test_eight_devices_give_one_devices_losses(tmp_path, reference) -> None:
+def test_eight_devices_give_one_devices_losses(tmp_path, run, reference) -> None:
     flags = "--xla_force_host_platform_device_count=8"
     run(tmp_path, "--config.loop.mesh=data:8", "--config.loop.accumulation=1", XLA_FLAGS=flags)
     _assert_close(read(tmp_path), reference[1].records)
 
 
-def test_two_processes_give_one_processes_losses(tmp_path, reference) -> None:
+def test_two_processes_give_one_processes_losses(tmp_path, processes, reference) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [
-        start(
-            tmp_path,
-            "--multihost",
-            "--config.loop.mesh=data:2",
-            JAX_COORDINATOR_ADDRESS=address,
-            JAX_NUM_PROCESSES="2",
-            JAX_PROCESS_ID=str(index),
-        )
-        for index in range(2)
-    ]
-    for process in processes:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, f"{out}\n{err}"
+    env = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    flags = _flags(tmp_path, "--multihost", "--config.loop.mesh=data:2")
+    for code, said in processes.run(*((flags, env | {"JAX_PROCESS_ID": i}) for i in "01")):
+        assert code == 0, said
     _assert_close(read(tmp_path), reference[1].records)
 
 

@@ -1,4 +1,4 @@
-"""A small task with a mask, noise and a frozen target; as a command, to be killed.
+"""A small task with a mask, noise and a frozen target, and a command to be killed.
 
 TOY_KILL=WHERE:N kills the process, without a warning, the Nth time it comes to a place:
 "batch" (in the thread that makes batches), "state" (once Orbax has begun to write), "manifest"
@@ -9,7 +9,6 @@ arrays aren't), "export". TOY_TERM=N sends SIGTERM when batch N is made.
 import functools
 import os
 import signal
-import sys
 import time
 
 import jax
@@ -162,6 +161,5 @@ def _run(config, workdir):
     return loop.fit(toy._replace(batch=batch, export=write), config.loop, workdir)
 
 
-if __name__ == "__main__":
-    sys.modules["tests.train.toy"] = sys.modules["__main__"]
+def main():
     cli.main(_run)
