@@ -192,12 +192,16 @@ def test_a_template_that_strips_thinking(folder, tmp_path, monkeypatch):
 
 def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):
     prompts = write(tmp_path / "p.jsonl", *({"prompt": f"{n} or more?"} for n in range(40)))
-    changes = dict(prompts=prompts, max_new_tokens=100, max_length=512, batch=2)
+    # Sampled, so that noise which depended on the restart would show.
+    changes = dict(
+        prompts=prompts, max_new_tokens=100, max_length=512, batch=2, temperatures=(0.8,)
+    )
     command = [
         sys.executable, "-m", "scripts.generate_data", f"--config={CONFIG}",
         f"--workdir={tmp_path / 'killed'}", f"--config.target={folder}", "--config.count=0",
         f"--config.prompts={prompts}", "--config.max_new_tokens=100", "--config.max_length=512",
         "--config.batch=2", "--config.rounds=8", "--config.shard_tokens=300",
+        "--config.temperatures=(0.8,)",
     ]  # fmt: skip
     path = tmp_path / "killed" / generate_data.JOURNAL
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
