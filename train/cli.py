@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 
 import jax
@@ -93,6 +92,5 @@ def sentence(summary: Summary, workdir: str) -> str:
 def exit_code(summary: Summary) -> int:
     """0, or 128 and the signal that stopped the run."""
     if summary.stopped in ("SIGTERM", "SIGINT"):
-        print(f"stopped by {summary.stopped}; saved", file=sys.stderr, flush=True)
         return 128 + int(signal.Signals[summary.stopped])
     return 0

@@ -9,6 +9,7 @@ import fsspec
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from fsspec.implementations import memory
 
@@ -99,13 +100,37 @@ def test_a_run_learns_and_leaves_its_results(reference) -> None:
     assert list((workdir / "tensorboard").iterdir())
 
 
-def test_means_are_over_units_not_over_rows(reference) -> None:
-    _, summary = reference
-    params = toy.task().init(jax.random.key(0))
-    loss, sums = toy.loss(params, toy.task().frozen, toy.task().batch(0), jax.random.key(0))
-    workdir_first = of(summary.records, "train", "loss")[0]
-    # Four steps in which little was learned: about the first loss over its own weight.
-    assert workdir_first == pytest.approx(float(loss / sums["weight"]), rel=0.3)
+def test_a_step_follows_the_mean_over_units_with_noise_of_its_own(tmp_path) -> None:
+    task = toy.task()
+    s = toy.settings(steps=3, log_every=1, seed=5, optimizer="adamw", clip_norm=0.0)
+    summary = loop.fit(task, s, tmp_path)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 0), 0)
+
+    def mean(params):
+        total, sums = task.loss(params, task.frozen, task.batch(0), key)
+        return total / sums["weight"]
+
+    loss, gradient = jax.value_and_grad(mean)(task.init(jax.random.key(5)))
+    (first, *_) = summary.records
+    assert first["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert first["grad_norm"] == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
+
+
+def test_no_two_steps_or_microbatches_have_the_same_noise(tmp_path) -> None:
+    task = toy.task()
+
+    def loss(params, frozen, batch, key):
+        total, sums = task.loss(params, frozen, batch, key)
+        drawn = jax.random.uniform(key)
+        return total, sums | {"drawn": drawn, "drawn_weight": jnp.ones([])}
+
+    s = toy.settings(steps=4, log_every=1, accumulation=2)
+    drawn = of(loop.fit(task._replace(loss=loss), s, tmp_path).records, "train", "drawn")
+    keys = [jax.random.fold_in(jax.random.key(0), step) for step in range(4)]
+    expected = [
+        np.mean([jax.random.uniform(jax.random.fold_in(key, i)) for i in range(2)]) for key in keys
+    ]
+    np.testing.assert_allclose(drawn, expected, rtol=1e-6)
 
 
 def test_the_step_is_traced_once(tmp_path) -> None:
@@ -179,6 +204,23 @@ def test_stopped_after_every_single_step_it_is_the_same_run(tmp_path) -> None:
     assert_same_params(summary.best_params, whole.best_params)
 
 
+def test_a_resumed_run_knows_what_was_best(tmp_path) -> None:
+    task = toy.task()
+    first = task.init(jax.random.key(0))
+
+    def evaluate(params, frozen, batch):
+        moved = optax.tree.norm(jax.tree.map(jnp.subtract, params, first), squared=True)
+        return {"loss": moved, "hits": -moved, "weight": jnp.ones([])}
+
+    task = task._replace(evaluate=evaluate)
+    s = toy.settings(steps=3, warmup_steps=1, eval_every=1, max_seconds=1e-9)
+    runs = [loop.fit(task, s, tmp_path) for _ in range(3)]
+    assert [run.best_step for run in runs] == [1, 1, 1]
+    assert_same_params(runs[2].best_params, runs[0].params)
+    kept = [p.name for p in sorted((tmp_path / "checkpoints").iterdir())]
+    assert kept == ["00000001", "00000002", "00000003"]
+
+
 def test_killed_at_any_moment_it_is_the_same_run(tmp_path, run, reference) -> None:
     places = ("batch:5", "state:1", "manifest:2", "batch:14", "prune:1", "state:3", "export:1")
     for place in places:
@@ -237,7 +279,11 @@ def test_two_processes_give_one_processes_losses(tmp_path, processes, reference)
         address = f"127.0.0.1:{free.getsockname()[1]}"
     env = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
     flags = _flags(tmp_path, "--multihost", "--config.loop.mesh=data:2")
-    for code, said in processes.run(*((flags, env | {"JAX_PROCESS_ID": i}) for i in "01")):
+    one, other = (env | {"JAX_PROCESS_ID": index} for index in "01")
+    # A signal that reaches one of them stops both, at the same step.
+    for code, said in processes.run((flags, one), (flags, other | {"TOY_TERM": "18"})):
+        assert code == 143, said
+    for code, said in processes.run((flags, one), (flags, other)):
         assert code == 0, said
     _assert_close(read(tmp_path), reference[1].records)
 
