@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from eval.report import replacing
 from train.metrics import Record
@@ -28,7 +29,7 @@ def write(path: pathlib.Path, records: Sequence[Record], score: str, title: str)
     held_out = [record for record in records if record["split"] == "held_out"]
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2, sharex=True)
     _line(left, train, "loss", _TRAIN, "train")
     _line(left, held_out, "loss", _HELD_OUT, "held out")
     left.set_title("loss", fontsize=11, loc="left")
@@ -38,9 +39,10 @@ def write(path: pathlib.Path, records: Sequence[Record], score: str, title: str)
     if held_out:
         best = max(held_out, key=lambda record: record[score])
         right.annotate(
-            f"{best[score]:.4g}", (best["step"], best[score]), xytext=(0, -14),
+            f"{best[score]:.4g}", (best["step"], best[score]), xytext=(0, 6),
             textcoords="offset points", ha="center", fontsize=9, color=_HELD_OUT,
         )  # fmt: skip
+    right.margins(y=0.12)  # for the number
     for axes in (left, right):
         axes.set_xlabel("step")
         axes.grid(color="#dddddd", lw=0.6)
@@ -52,7 +54,7 @@ def write(path: pathlib.Path, records: Sequence[Record], score: str, title: str)
         figure.savefig(beside, dpi=150)
 
 
-def _line(axes, records: Sequence[Record], name: str, color: str, label: str) -> None:
+def _line(axes: Any, records: Sequence[Record], name: str, color: str, label: str) -> None:
     records = [record for record in records if record.get(name) is not None]
     steps = [record["step"] for record in records]
     # Points where there are few: a line through one point isn't seen.

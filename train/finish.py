@@ -87,8 +87,7 @@ def write_results(
     }
     text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False, default=str)
     write_text(workdir / "results.json", text + "\n")
-    name = ", ".join(str(value) for value in list(task.fingerprint.values())[:2])
     with tempfile.TemporaryDirectory() as scratch:
         chart = pathlib.Path(scratch) / "curves.png"
-        curves.write(chart, summary.records, task.score, name)
+        curves.write(chart, summary.records, task.score, task.name)
         epath.Path(chart).copy(workdir / "curves.png", overwrite=True)

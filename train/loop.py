@@ -60,7 +60,7 @@ def fit(
         s = settings.read(config)
         if not task.held_out:
             raise ValueError("the task has no held-out batches; it needs at least one")
-        workdir = checkpoint.folder(workdir)
+        folder = checkpoint.folder(workdir)
         mesh = Mesh(s.mesh_size())
         dtype = jnp.dtype(s.dtype) if s.dtype else device.default_dtype()
         frozen = mesh.replicate(task.frozen)
@@ -68,7 +68,7 @@ def fit(
         first_batch = make_batch(0)
 
         # ---- the state, from a checkpoint if there is one
-        saves = checkpoint.Checkpoints(workdir / "checkpoints", task.fingerprint, s.keep_last, _say)
+        saves = checkpoint.Checkpoints(folder / "checkpoints", task.fingerprint, s.keep_last, _say)
         stack.callback(saves.close)
         optimizer = optim.make(s)
         state, done, seconds = mesh.replicate(_initial(task, s, optimizer, frozen)), 0, 0.0
@@ -91,11 +91,11 @@ def fit(
         # ---- the loop
         watch = Watch(s)
         stack.enter_context(watch.signals())
-        recorder = Recorder(task, s, workdir, done, seconds)
+        recorder = Recorder(task, s, folder, done, seconds)
         stack.callback(recorder.close)
         batches = Prefetch(make_batch, done, s.steps)
         stack.callback(batches.close)
-        trace = Trace(workdir / "profile", s.profile_range())
+        trace = Trace(folder / "profile", s.profile_range())
         stack.callback(lambda: trace.close(state))
         stopped = ""
         while done < s.steps and not stopped:
@@ -128,7 +128,7 @@ def fit(
                 watch.saved()
             if is_best:
                 best_score = score
-                _export(task, state.params, workdir / "best")
+                _export(task, state.params, folder / "best")
 
         # ---- the end
         saves.wait()
@@ -137,15 +137,15 @@ def fit(
         best = saves.best()
         if best is not None and best.step != done:
             best_params = jax.device_get(saves.load(best, abstract).params)
-        _export(task, best_params, workdir / "best")
-        _export(task, params, workdir / "last")
+        _export(task, best_params, folder / "best")
+        _export(task, params, folder / "last")
         best_step, best_score = (done, None) if best is None else (best.step, best.score)
         spent = recorder.seconds
         summary = Summary(
             params, best_params, done, stopped, best_step, best_score, spent, recorder.records
         )
         if jax.process_index() == 0:
-            finish.write_results(workdir, task, s, summary, more or {})
+            finish.write_results(folder, task, s, summary, more or {})
         return summary
 
 

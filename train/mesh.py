@@ -51,10 +51,11 @@ class Mesh:
         Raises:
           ValueError: the size isn't a multiple of accumulation times devices.
         """
-        sizes = {np.shape(x)[0] if np.ndim(x) else None for x in jax.tree.leaves(batch)}
-        if len(sizes) != 1 or None in sizes:
-            raise ValueError(f"the arrays of a batch have first axes of {sizes}; they must agree")
-        (size,) = sizes
+        sizes = {np.shape(x)[:1] for x in jax.tree.leaves(batch)}
+        if len(sizes) != 1 or () in sizes:
+            found = ", ".join(str(list(size)) for size in sorted(sizes))
+            raise ValueError(f"the arrays of a batch have first axes of {found}; they must agree")
+        ((size,),) = sizes
         if size % (accumulation * self.size):
             raise ValueError(
                 f"a batch of {size} can't be cut into accumulation * devices = "

@@ -35,6 +35,7 @@ class Task(NamedTuple):
       export: ``(params, folder)``, writes the finished head into an empty folder; its parameters
         are numpy arrays.
       score: which of evaluate's means is best when it is highest.
+      name: what the chart is called.
     """
 
     init: Callable[[jax.Array], Any]
@@ -47,6 +48,7 @@ class Task(NamedTuple):
     tokens_per_batch: int
     export: Callable[[Any, pathlib.Path], None]
     score: str = "accept_length"
+    name: str = ""
 
 
 class Summary(NamedTuple):

@@ -71,9 +71,9 @@ class Watch:
             if done % s.log_every and done != s.steps:
                 return "", False
             asked = np.max(multihost_utils.process_allgather(asked), axis=0)
-        number, over, late = (int(x) for x in asked)
-        why = signal.Signals(number).name if number else "max_seconds" if over else ""
-        return why, bool(late)
+        number, stop, save = (int(x) for x in asked)
+        why = signal.Signals(number).name if number else "max_seconds" if stop else ""
+        return why, bool(save)
 
     def saved(self) -> None:
         """A checkpoint was taken just now."""

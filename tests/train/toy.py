@@ -89,6 +89,7 @@ def task(seed=0, noise=0.1, bad=(), **changes):
         tokens_per_batch=SIZE,
         export=export,
         score="hits",
+        name="A toy",
     )._replace(**changes)
 
 
