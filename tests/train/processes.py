@@ -1,8 +1,8 @@
 """Runs of the toy task in processes of their own, without importing everything anew for each.
 
-One process imports jax and the loop once, and forks for every run, before jax has any device or
-thread. ``python -m tests.train.processes`` reads a line of JSON for each run, ``{"flags", "env",
-"log"}``, answers with its number, and later with the number and the exit code.
+One process imports jax and the loop once, and forks for every run, before jax has any device.
+``python -m tests.train.processes`` reads lines of JSON, each a list of runs to start together,
+``{"flags", "env", "log"}``, and answers each line with their exit codes.
 """
 
 import json
@@ -10,9 +10,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 
 ROOT = pathlib.Path(__file__).parents[2]
+# ml_collections loads configs in a deprecated way, before Python 3.12; from then on Python warns of
+# forks in a process with threads, and numpy's linear algebra has some.
+WARNINGS = "ignore:the load_module:DeprecationWarning", "ignore:This process:DeprecationWarning"
 
 
 class Processes:
@@ -20,24 +22,26 @@ class Processes:
 
     def __init__(self, folder):
         self._folder = folder
-        # ml_collections loads configs in a deprecated way, before Python 3.12.
-        strict = ["-W", "error", "-W", "ignore:the load_module:DeprecationWarning"]
+        options = [option for warning in ("error", *WARNINGS) for option in ("-W", warning)]
         self._server = subprocess.Popen(
-            [sys.executable, *strict, "-m", "tests.train.processes"],
+            [sys.executable, *options, "-m", "tests.train.processes"],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._count = 0
 
     def run(self, *runs):
         """Runs (flags, env) of each at the same time; (exit code, what it printed) of each."""
-        logs = []
+        lines = []
         for flags, env in runs:
             self._count += 1
-            logs.append(self._folder / f"{self._count}.txt")
-            line = {"flags": list(flags), "env": env, "log": str(logs[-1])}
-            print(json.dumps(line), file=self._server.stdin, flush=True)
-        codes = dict(json.loads(self._server.stdout.readline()) for _ in runs)
-        return [(codes[str(log)], log.read_text()) for log in logs]
+            log = str(self._folder / f"{self._count}.txt")
+            lines.append({"flags": list(flags), "env": env, "log": log})
+        print(json.dumps(lines), file=self._server.stdin, flush=True)
+        codes = json.loads(self._server.stdout.readline())
+        return [
+            (code, pathlib.Path(line["log"]).read_text())
+            for code, line in zip(codes, lines, strict=True)
+        ]
 
     def close(self):
         self._server.stdin.close()
@@ -45,12 +49,16 @@ class Processes:
         self._server.stdout.close()
 
 
-def _child(request):
-    with open(request["log"], "w") as log:
+def _start(run):
+    """The number of a new process."""
+    pid = os.fork()
+    if pid:
+        return pid
+    with open(run["log"], "w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    os.environ.update(request["env"])
-    sys.argv = ["toy", *request["flags"]]
+    os.environ.update(run["env"])
+    sys.argv = ["toy", *run["flags"]]
     from tests.train import toy
 
     code = 1
@@ -58,19 +66,16 @@ def _child(request):
         toy.main()
     except SystemExit as error:
         code = error.code
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _answer(pid, log):
-    _, status = os.waitpid(pid, 0)
-    print(json.dumps([log, os.waitstatus_to_exitcode(status)]), flush=True)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _serve():
-    sys.modules["torch"] = None  # tensorboardX would import it, for its own use of it
+    # What the children need, once. (tensorboardX would import torch, and has no need of it.)
+    sys.modules["torch"] = None
     import tensorboardX  # noqa: F401
     from matplotlib import figure  # noqa: F401
     from matplotlib.backends import backend_agg  # noqa: F401
@@ -78,11 +83,9 @@ def _serve():
     from tests.train import toy  # noqa: F401
 
     for line in sys.stdin:
-        request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _child(request)
-        threading.Thread(target=_answer, args=(pid, request["log"])).start()
+        pids = [_start(run) for run in json.loads(line)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        print(json.dumps(codes), flush=True)
 
 
 if __name__ == "__main__":
