@@ -96,16 +96,17 @@ class Context(NamedTuple):
       length: int32 ``[B]``.
       done: bool ``[B]``, finished rows (their drafts are not used).
       cache: the target's cache, for drafters that share it.
-      draw: ``(logits [B, Vd], node) -> (token [B], probs [B, V] | None)``: draws node ``node`` (1
-        to N) under the active settings, with its own noise. The probs are what ``Draft.probs``
-        wants; None when the verifier does not need them. Vd may differ from V (padding).
+      draw: ``(logits [B, Vd], node, ids=None) -> (token [B], probs [B, V] | None)``: draws node
+        ``node`` (1 to N) under the active settings, with its own noise. The probs are what
+        ``Draft.probs`` wants; None when the verifier does not need them. Vd may differ from V
+        (padding); with ``ids [Vd]`` the logits are of these ids of the target, and no others.
     """
 
     tokens: Array
     length: Array
     done: Array
     cache: Any
-    draw: Callable[[Array, Any], tuple[Array, Array | None]]
+    draw: Callable[..., tuple[Array, Array | None]]
 
 
 class Drafter(NamedTuple):

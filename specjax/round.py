@@ -195,15 +195,29 @@ def score(
 
 
 def _context(engine: Engine, request: Request, state: State) -> Context:
-    def draw(logits: Array, node: Array | int) -> tuple[Array, Array | None]:
-        logits = _fit(logits, engine.target.vocab_size)
+    vocab = engine.target.vocab_size
+
+    def draw(
+        logits: Array, node: Array | int, ids: Array | None = None
+    ) -> tuple[Array, Array | None]:
+        if ids is None:
+            logits = _fit(logits, vocab)
+        token, probs = _drawn(logits, node, ids)
+        if ids is None:
+            return token, probs
+        if probs is not None:
+            probs = jnp.zeros([probs.shape[0], vocab], probs.dtype).at[:, ids].set(probs)
+        return ids[token], probs
+
+    def _drawn(logits: Array, node: Array | int, ids: Array | None) -> tuple[Array, Array | None]:
         if engine.verifier.greedy:
             return keys.argmax(logits), None
         probs = warp.apply(request.sampling, logits[:, None])[:, 0]
         noise = keys.Noise(request.keys, state.length)
         if engine.verifier.coupled:
             depth = jnp.asarray(node, jnp.int32)[None] - 1  # it follows the node before it
-            gumbel = keys.target_gumbel(noise, depth, probs.shape[1])[:, 0]
+            gumbel = keys.target_gumbel(noise, depth, vocab)[:, 0]  # by the target's ids
+            gumbel = gumbel if ids is None else gumbel[:, ids]
             return keys.argmax(jnp.log(probs) + gumbel), None
         token = keys.draw(probs, keys.uniforms(noise, node, keys.DRAFT, 2))
         return token, probs if engine.verifier.uses_q else None

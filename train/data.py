@@ -240,12 +240,16 @@ def batch(rows: Rows, seed: int, step: int, size: int) -> Rows:
     Returns:
       ``size`` rows.
     """
-    count = len(rows.tokens)
+    numbers = chosen(len(rows.tokens), seed, step, size)
+    return Rows(*(array[numbers] for array in rows))
+
+
+def chosen(count: int, seed: int, step: int, size: int) -> NDArray[np.int64]:
+    """The row numbers of a step's batch, out of ``count`` rows; see ``batch``."""
     place = step * size + np.arange(size)
     epochs = np.unique(place // count)
     orders = [_order(count, seed, int(epoch)) for epoch in epochs]
-    chosen = np.concatenate(orders)[place - epochs[0] * count]
-    return Rows(*(array[chosen] for array in rows))
+    return np.concatenate(orders)[place - epochs[0] * count]
 
 
 # --- parts ---

@@ -1,6 +1,7 @@
 """Drafters: what guesses. One a file; each is a factory that returns a ``Drafter``."""
 
 from specjax.drafters.draft_model import check_same_tokenizer, draft_model
+from specjax.drafters.eagle import EagleParams, eagle, eagle_params
 from specjax.drafters.ngram import ngram
 
-__all__ = ["check_same_tokenizer", "draft_model", "ngram"]
+__all__ = ["EagleParams", "check_same_tokenizer", "draft_model", "eagle", "eagle_params", "ngram"]

@@ -82,3 +82,17 @@ def attend(query: Array, keys: Array, values: Array, visible: Array, filled: Arr
     )
     _, _, total, out = jax.lax.while_loop(lambda carry: carry[0] * block < filled, step, start)
     return (out / total[..., None]).astype(values.dtype)
+
+
+def grouped(query: Array, kv_heads: int) -> Array:
+    """``[B, T, H, D]`` as ``[B, K, G*T, D]``, the form ``attend`` takes (G = H/K)."""
+    batch, length, heads, dim = query.shape
+    query = query.reshape(batch, length, kv_heads, heads // kv_heads, dim)
+    return query.transpose(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, dim)
+
+
+def ungrouped(out: Array, length: int) -> Array:
+    """``[B, K, G*T, D]`` as ``[B, T, H, D]`` (T = ``length``)."""
+    batch, kv_heads, rows, dim = out.shape
+    out = out.reshape(batch, kv_heads, rows // length, length, dim).transpose(0, 3, 1, 2, 4)
+    return out.reshape(batch, length, -1, dim)

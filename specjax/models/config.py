@@ -178,7 +178,7 @@ class ModelConfig:
             head_dim=head_dim,
             ffn_width=need("intermediate_size"),
             norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope=_rope(config, family),
+            rope=read_rope(config, family),
             rope_layers=_rope_layers(config, layers) if family == "smollm3" else (),
             qkv_bias=attention_bias or family == "qwen2",
             out_bias=attention_bias,
@@ -213,7 +213,7 @@ def _check_supported(config: Mapping[str, Any], family: str) -> None:
         raise _unsupported("sliding_window", window, "null, or at least max_position_embeddings")
 
 
-def _rope(config: Mapping[str, Any], family: str) -> RopeConfig:
+def read_rope(config: Mapping[str, Any], family: str) -> RopeConfig:
     """RoPE from ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``."""
     new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
     if new and old and any(new[k] != old[k] for k in new.keys() & old.keys()):

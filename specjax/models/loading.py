@@ -112,7 +112,11 @@ def wants_panels(config: ModelConfig, dtype: jax.typing.DTypeLike) -> bool:
 
 
 def load_params(
-    folder: pathlib.Path, config: ModelConfig, dtype: jax.typing.DTypeLike | None = None
+    folder: pathlib.Path,
+    config: ModelConfig,
+    dtype: jax.typing.DTypeLike | None = None,
+    *,
+    panels: bool | None = None,
 ) -> dict[str, Any]:
     """Reads a folder's safetensors into the parameter pytree of ``Transformer``.
 
@@ -120,10 +124,12 @@ def load_params(
       folder: holds ``model.safetensors``, or shards and ``model.safetensors.index.json``.
       config: what they should hold.
       dtype: of the parameters; by default the device's.
+      panels: whether to hold the matrices a second time for decoding; by default
+        ``wants_panels``. Training has no use for them.
 
     Returns:
       Nested dicts of arrays; on CPU, of small models, with ``..._panels`` beside the matrices, a
-      second form of the same weights (drop these entries before training them).
+      second form of the same weights.
 
     Raises:
       ValueError: see ``load``.
@@ -132,7 +138,7 @@ def load_params(
     entries = weights.plan(config)
     tensors = _Tensors(folder)
     tensors.check([part for entry in entries for part in entry.parts], config)
-    if wants_panels(config, dtype):
+    if wants_panels(config, dtype) if panels is None else panels:
         entries += weights.panels_of(entries)
 
     def read(entry: Entry) -> jax.Array:

@@ -87,12 +87,10 @@ class Block(nn.Module):
         keys = kv.write(keys, k.swapaxes(1, 2), step.start)
         values = kv.write(values, v.swapaxes(1, 2), step.start)
 
-        group = heads // kv_heads
-        q = (q * dim**-0.5).reshape(batch, length, kv_heads, group, dim).transpose(0, 2, 3, 1, 4)
-        q = q.reshape(batch, kv_heads, group * length, dim).astype(keys.dtype)
+        q = attention.grouped(q * dim**-0.5, kv_heads).astype(keys.dtype)
         h = attention.attend(q, keys, values, step.visible, step.filled)
-        h = h.reshape(batch, kv_heads, group, length, dim).transpose(0, 3, 1, 2, 4)
-        h = product(h.reshape(batch, length, heads * dim), "out", heads * dim, width)
+        h = attention.ungrouped(h, length).reshape(batch, length, heads * dim)
+        h = product(h, "out", heads * dim, width)
         if c.out_bias:
             h = h + bias("out_bias", width)
         x = x + h
@@ -180,7 +178,7 @@ class Transformer(nn.Module):
         check_layers(layers, c.num_layers)
         embed = self.param("embed", _matrix, (c.vocab_size, c.width), jnp.float32)
         step = _Step(c, cache, tokens.shape[1], positions, mask)
-        x = embed.at[tokens].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+        x = embed_tokens({"embed": embed}, tokens)
         streams, keys, values = [x], [], []
         for layer in range(c.num_layers):
             block = Block(c, layer, name=f"block_{layer}")
@@ -201,6 +199,19 @@ class Transformer(nn.Module):
         features = jnp.concatenate([streams[i] for i in layers], axis=-1) if layers else None
         length = cache.length + jnp.int32(tokens.shape[1])
         return logits, features, KVCache(tuple(keys), tuple(values), length)
+
+
+def embed_tokens(params: Params, tokens: Array) -> Array:
+    """``[B, T, W]``, rows of the embedding; zeros for an id outside the vocabulary."""
+    table: Array = params["embed"]
+    return table.at[tokens].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+
+
+def output_rows(params: Params, ids: Array) -> Array:
+    """``[W, len(ids)]``, columns of the output matrix, tied or not."""
+    if "head" in params:
+        return params["head"][:, ids]
+    return params["embed"][ids].T
 
 
 def check_layers(layers: tuple[int, ...], num_layers: int) -> None:

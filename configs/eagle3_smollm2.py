@@ -1,0 +1,49 @@
+"""The shipped EAGLE-3 head of SmolLM2-135M-Instruct.
+
+python -m train.eagle_head --config=configs/eagle3_smollm2.py --workdir=runs/eagle3 --config.data=...
+"""
+
+import ml_collections
+
+from train import loop
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.target = "smollm2"  # a folder, a hub id, or the default model
+    config.data = "runs/data"  # token shards, from scripts/generate_data.py
+    config.version = 3
+    config.layers = (10, 20, 29)
+    config.draft_vocab_size = 6144
+    config.own_head = True
+    config.ffn_width = 0  # the target's
+    config.norm_features = False
+    config.norm_output = False
+    config.norm_before_residual = False
+    config.start = "target"  # or "random", or the folder of a head to go on from
+
+    config.features = "cached"  # or "online"
+    config.feature_store = ""  # in the workdir
+    config.length = 768
+    config.batch = 4
+    config.held_out = 0.03
+    config.held_out_rows = 16
+
+    config.steps = 1  # training-time test
+    config.eval_steps = 3
+    config.loss = "ce"
+    config.decay = 0.8
+    config.feature_weight = 0.0
+    config.seed = 0
+    config.smoke = False
+
+    config.loop = loop.defaults()
+    config.loop.optimizer = "muon"
+    config.loop.lr = 0.01
+    config.loop.adam_lr = 1e-3
+    config.loop.adam_names = ("head",)
+    config.loop.steps = 2000
+    config.loop.warmup_steps = 50
+    config.loop.eval_every = 100
+    config.loop.checkpoint_every = 200
+    return config.lock()

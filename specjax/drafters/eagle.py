@@ -1,0 +1,234 @@
+"""An EAGLE head as drafter: a chain of k tokens from the target's own features.
+
+EAGLE (arXiv:2401.15077) and EAGLE-3 (arXiv:2503.01840), as chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from specjax import cache as kv
+from specjax.cache import KVCache
+from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.heads.eagle import EagleConfig, EagleHead
+from specjax.models import attention, rope
+from specjax.models.linear import PANEL, to_panels
+from specjax.models.transformer import embed_tokens, output_rows
+
+
+class EagleParams(NamedTuple):
+    """What the drafter is given as ``drafter_params``.
+
+    Attributes:
+      head: parameters of ``EagleHead``.
+      ids: int32 ``[Vd]``, ascending: the target's ids of the draft vocabulary.
+      rows: the target's output matrix at these ids, ``[W, Vd]``, and its panels or None; None for a
+        head that has its own.
+    """
+
+    head: Any
+    ids: Array
+    rows: tuple[Array, Array | None] | None = None
+
+
+def eagle_params(config: EagleConfig, head: Any, ids: ArrayLike, target_params: Any) -> EagleParams:
+    """A loaded head (``heads.formats.load``) as the drafter wants it.
+
+    A head without an output matrix of its own gets the target's rows. On CPU its matrices are kept
+    as panels too (see ``models.linear``).
+
+    Args:
+      config: the head's.
+      head: its parameters.
+      ids: int ``[Vd]``, its draft vocabulary.
+      target_params: the target's parameters, whose dtype it takes.
+    """
+    ids = jnp.asarray(ids, jnp.int32)
+    dtype = target_params["embed"].dtype
+    head = {name: jnp.asarray(value, dtype) for name, value in head.items()}
+    rows = None if config.own_head else output_rows(target_params, ids)
+    if jax.default_backend() != "cpu":
+        return EagleParams(head, ids, None if rows is None else (rows, None))
+    panels = {f"{n}_panels": to_panels(x) for n, x in head.items() if _fits_panels(x)}
+    if rows is None:
+        return EagleParams(head | panels, ids)
+    return EagleParams(head | panels, ids, (rows, to_panels(rows) if _fits_panels(rows) else None))
+
+
+def _fits_panels(x: Array) -> bool:
+    return x.ndim == 2 and x.shape[1] % PANEL == 0
+
+
+class EagleState(NamedTuple):
+    """The head between rounds.
+
+    Attributes:
+      cache: its keys and values, one layer.
+      output: ``[B, W]``, what it says after the last slot, before the output matrix.
+      hidden: ``[B, W]``, what it feeds back from there.
+    """
+
+    cache: KVCache
+    output: Array
+    hidden: Array
+
+
+@cache
+def eagle(
+    config: EagleConfig, k: int = 4, *, embed: Callable[[Any, Array], Array] = embed_tokens
+) -> Drafter:
+    """Drafts a chain of k tokens with an EAGLE head.
+
+    State: invariant between rounds: the head's cache holds ``length - 1`` entries, one for every
+    slot whose features the target has computed, *made from those features*: what the head wrote
+    while it fed on its own outputs is overwritten after each round. (Keeping it costs 8 to 15% of
+    the accepted length.) ``output`` and ``hidden`` are those of the last entry, so the first token
+    of a draft costs an output matrix, and each further one a pass of the head.
+
+    Without any entry (a one-token prompt) there are no features to start from: it drafts nothing.
+
+    Args:
+      config: the head's; ``drafter_params`` are its ``EagleParams``.
+      k: draft tokens a round.
+      embed: ``(target's parameters, tokens [B, T]) -> [B, T, Wt]``, the target's embedding.
+
+    Returns:
+      The drafter.
+
+    Raises:
+      ValueError: for k below 1.
+    """
+    if k < 1:
+        raise ValueError(f"eagle: k={k}; it must be at least 1 (drafter=None decodes plainly)")
+    model = EagleHead(config)
+
+    def run(
+        params: Params, state: EagleState, tokens: Array, hidden: Array
+    ) -> tuple[Array, Array, KVCache]:
+        """Appends T entries; ``hidden [B, T, W]`` and the tokens that follow give the outputs."""
+        embedded, old = embed(params.target, tokens), state.cache
+        attended = _Attention(old, tokens.shape[1])
+        freq = rope.frequencies(config.rope, config.head_dim)
+        cos, sin = rope.cos_sin(attended.positions, freq)
+        variables = {"params": params.drafter.head}
+        arguments: Any = embedded, hidden, cos, sin, attended
+        ran: Any = model.apply(variables, *arguments, method=EagleHead.step)
+        output, fed = ran
+        return output, fed, attended.cache
+
+    def fuse(params: Params, features: Array) -> Array:
+        out: Any = model.apply({"params": params.drafter.head}, features, method=EagleHead.fuse)
+        return out
+
+    def logits(params: Params, output: Array) -> Array:
+        variables, rows = {"params": params.drafter.head}, params.drafter.rows
+        out: Any = model.apply(variables, output[:, None], rows, method=EagleHead.logits)
+        return out[:, 0]
+
+    def init(params: Params, prefill: Prefill) -> EagleState:
+        batch, features = prefill.tokens.shape[0], cast(Array, prefill.features)
+        empty = kv.init(
+            layers=1,
+            batch=batch,
+            kv_heads=config.num_kv_heads,
+            capacity=prefill.capacity,
+            head_dim=config.head_dim,
+            dtype=prefill.dtype,
+        )
+        zeros = jnp.zeros([batch, config.width], params.drafter.head["qkv"].dtype)
+        filled = prefill.length - 1
+        offset = jnp.arange(prefill.chunk, dtype=jnp.int32)
+
+        def body(carry: tuple[Array, EagleState]) -> tuple[Array, EagleState]:
+            start, state = carry
+            tokens = jnp.take(prefill.tokens, start + 1 + offset, 1, mode="fill", fill_value=0)
+            piece = jnp.take(features, start + offset, 1, mode="fill", fill_value=0)
+            ran = run(params, state, tokens, fuse(params, piece))
+            return start + prefill.chunk, _settled(
+                state, ran, jnp.minimum(filled, start + prefill.chunk)
+            )
+
+        carry = jnp.zeros([], jnp.int32), EagleState(empty, zeros, zeros)
+        return lax.while_loop(lambda carry: carry[0] < jnp.max(filled), body, carry)[1]
+
+    def propose(
+        params: Params, state: EagleState, context: Context, limit: Array
+    ) -> tuple[Draft, EagleState, Any]:
+        limit = jnp.where(state.cache.length > 0, limit, 0)
+        ids = params.drafter.ids
+        token, probs = context.draw(logits(params, state.output), 1, ids)
+        tokens = jnp.zeros([token.shape[0], k], jnp.int32).at[:, 0].set(token)
+        if probs is not None:
+            shape = probs.shape[0], k + 1, probs.shape[1]
+            probs = jnp.zeros(shape, probs.dtype).at[:, 0].set(probs)
+
+        def step(carry: tuple) -> tuple:
+            node, tokens, probs, state = carry
+            last = lax.dynamic_slice_in_dim(tokens, node - 1, 1, 1)
+            output, hidden, cache = run(params, state, last, state.hidden[:, None])
+            state = EagleState(cache, output[:, 0], hidden[:, 0])
+            token, q = context.draw(logits(params, state.output), node + 1, ids)
+            tokens = tokens.at[:, node].set(token)
+            return node + 1, tokens, None if q is None else probs.at[:, node].set(q), state
+
+        carry = jnp.ones([], jnp.int32), tokens, probs, state
+        _, tokens, probs, drafted = lax.while_loop(
+            lambda carry: carry[0] < jnp.max(limit), step, carry
+        )
+        # The outputs stay those of the last true entry: a round may commit nothing.
+        state = state._replace(cache=drafted.cache)
+        return Draft(tokens, limit, probs), state, context.cache
+
+    def update(params: Params, state: EagleState, context: Context, record: Record) -> EagleState:
+        accepted, node = record.verdict.accepted[:, None], jnp.arange(k + 1, dtype=jnp.int32)
+        follows = jnp.pad(record.draft.tokens, ((0, 0), (0, 1)))
+        follows = jnp.where(node == accepted, record.verdict.token[:, None], follows)
+        # Back to the entries made from true features, then one for each node of the round.
+        cache = kv.rollback(state.cache, context.length - 1)
+        state = state._replace(cache=cache)
+        ran = run(params, state, follows, fuse(params, cast(Array, record.features)))
+        return _settled(state, ran, record.length - 1)
+
+    layers = config.layers
+    return Drafter(init, propose, update, k, layers, name=f"EAGLE-{config.version}")
+
+
+class _Attention:
+    """Attention through the head's cache: ``Attend`` for T new slots; leaves the cache behind."""
+
+    def __init__(self, cache: KVCache, length: int):
+        self.cache, self._length = cache, length
+        self.positions = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)
+
+    def __call__(self, q: Array, k: Array, v: Array) -> Array:
+        old, length = self.cache, q.shape[1]
+        keys = kv.write(old.keys[0], k.swapaxes(1, 2), old.length)
+        values = kv.write(old.values[0], v.swapaxes(1, 2), old.length)
+        filled = jnp.minimum(jnp.max(old.length) + length, old.capacity)
+        visible = attention.visible_slots(old.length, None, length, old.capacity)
+        q = attention.grouped(q, k.shape[2]).astype(keys.dtype)
+        out = attention.attend(q, keys, values, visible, filled)
+        self.cache = KVCache((keys,), (values,), old.length + jnp.int32(length))
+        return attention.ungrouped(out, length)
+
+
+def _settled(state: EagleState, ran: tuple[Array, Array, KVCache], length: Array) -> EagleState:
+    """The state with ``length [B]`` entries after a pass; rows without new ones stay as they are."""
+    output, hidden, cache = ran
+    gained = jnp.minimum(length - state.cache.length, output.shape[1])
+    at = jnp.maximum(gained - 1, 0)[:, None, None]
+
+    def last(new: Array, old: Array) -> Array:
+        new = jnp.take_along_axis(new, at, 1)[:, 0].astype(old.dtype)
+        return jnp.where(gained[:, None] > 0, new, old)
+
+    return EagleState(
+        kv.rollback(cache, length), last(output, state.output), last(hidden, state.hidden)
+    )

@@ -1,0 +1,180 @@
+"""The EAGLE drafter: what it keeps between rounds, what it drafts, what comes out."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import Sampling, verify
+from specjax.drafters import eagle, eagle_params
+from specjax.heads import EagleConfig
+from specjax.models import ModelConfig, init_params, transformer_target
+from specjax.prefill import prefill
+from specjax.round import RUNNING
+from tests import support
+from train import eagle_init
+
+MODEL = ModelConfig(
+    vocab_size=24, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, ffn_width=24
+)
+TARGET = transformer_target(MODEL)
+K = 3
+IDS = np.array([i for i in range(24) if i % 4 != 3], np.int32)  # 18 of the 24 tokens
+PROMPTS = [[int(i * 7 + n) % 24 for i in range(n)] for n in range(1, 7)]  # 1 to 6 tokens
+
+
+def config_of(version: int, **changes: Any) -> EagleConfig:
+    layers, own = ((-1,), False) if version == 1 else ((1, 2, -1), True)
+    values = dict(
+        version=version, target_width=16, layers=layers, draft_vocab_size=len(IDS), width=16,
+        num_heads=4, num_kv_heads=2, head_dim=4, ffn_width=24, own_head=own,
+    )  # fmt: skip
+    return EagleConfig(**{**values, **changes})
+
+
+CONFIGS = {
+    "1": config_of(1),
+    "3": config_of(3),
+    "3.1": config_of(3, norm_features=True, norm_output=True),
+    "3, the target's rows": config_of(3, own_head=False, norm_before_residual=True),
+}
+
+
+@cache
+def weights() -> Any:
+    params = init_params(MODEL, jax.random.key(0))
+    return jax.tree.map(lambda x: x * 6 if x.ndim > 1 else x, params)  # far from uniform
+
+
+@cache
+def head_of(name: str) -> Any:
+    head = eagle_init.random(CONFIGS[name], jax.random.key(1))
+    head = jax.tree.map(lambda x: x * 8 if x.ndim > 1 else x, head)
+    return eagle_params(CONFIGS[name], head, IDS, weights())
+
+
+def start(name: str, prompts: Any = PROMPTS, **arguments: Any) -> specjax.sample:
+    values = dict(
+        drafter=eagle(CONFIGS[name], K), drafter_params=head_of(name), max_new_tokens=12,
+        max_length=24, key=jax.random.key(2), eos_ids=(5,),
+    )  # fmt: skip
+    return specjax.start(TARGET, weights(), prompts, **{**values, **arguments})
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_between_rounds_the_state_is_made_of_true_features(name: str) -> None:
+    """Whatever was accepted, the head stands where a fresh one stands that read the text so far."""
+    seen, rounds = set(), 0
+    before = None
+    for _, state in support.rounds_of(start(name, sampling=Sampling(temperature=0.7))):
+        live = state.reason == RUNNING
+        np.testing.assert_array_equal(state.drafter.cache.length, state.length - 1)
+        _, features = prefill(
+            TARGET, weights(), state.tokens, state.length, TARGET.init_cache(6, 24, jnp.float32),
+            chunk=8, layers=CONFIGS[name].layers,
+        )  # fmt: skip
+        given = specjax.draft.Prefill(state.tokens, state.length, features, 24, 8, jnp.float32)
+        params = specjax.draft.Params(weights(), head_of(name))
+        fresh = eagle(CONFIGS[name], K).init(params, given)
+        for ours, theirs in (
+            (state.drafter.output, fresh.output),
+            (state.drafter.hidden, fresh.hidden),
+        ):
+            np.testing.assert_allclose(ours[live], theirs[live], atol=2e-4)
+        for row in np.flatnonzero(live):
+            filled = int(state.length[row]) - 1
+            for pair in zip(state.drafter.cache, fresh.cache, strict=True):
+                if isinstance(pair[0], tuple):
+                    ours, theirs = (x[0][row, :, :filled] for x in pair)
+                    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+        if before is not None:
+            seen |= set((state.stats.accepted - before.stats.accepted).sum(1)[before.reason == 0])
+        before, rounds = state, rounds + 1
+    assert rounds > 3 and 0 in seen and len(seen) > 2, "counts that never occur are not tested"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_output_is_plain_decoding_s(name: str) -> None:
+    prompts = [[(a + b * 5) % 24 for b in range(1 + a % 4)] for a in range(48)]
+    same = dict(max_new_tokens=12, eos_ids=(5,))
+    plain = specjax.sample(TARGET, weights(), prompts, **same)
+    arguments = dict(drafter=eagle(CONFIGS[name], K), drafter_params=head_of(name))
+    ours = specjax.sample(TARGET, weights(), prompts, **same, **arguments)
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    assert int(ours.stats.accepted.sum()) > 0, "nothing was accepted: nothing was tested"
+
+
+def test_coupled_output_is_plain_decoding_s() -> None:
+    """The draft vocabulary takes the target's noise by the target's ids."""
+    same = dict(
+        max_new_tokens=12, sampling=Sampling(temperature=1.0), verifier=verify.coupled,
+        key=jax.random.key(3),
+    )  # fmt: skip
+    plain = specjax.sample(TARGET, weights(), PROMPTS, **same)
+    ours = specjax.sample(
+        TARGET, weights(), PROMPTS, drafter=eagle(CONFIGS["3"], K), drafter_params=head_of("3"),
+        **same,
+    )  # fmt: skip
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    assert int(ours.stats.accepted.sum()) > 0
+
+
+def test_a_one_token_prompt_drafts_nothing_first() -> None:
+    """There are no features yet; from the second round on there are."""
+    run = specjax.decode(start("3", [[1], [1, 2]]), rounds=1)
+    assert run.state.stats.drafted.tolist() == [0, K]
+    run = specjax.decode(run, rounds=1)
+    assert run.state.stats.drafted.tolist()[0] == K or bool(run.state.done[0])
+
+
+def test_drafts_are_of_the_draft_vocabulary() -> None:
+    run = start("3", sampling=Sampling(temperature=1.0))
+    draft, _ = specjax.round.propose(run.engine, run.params, run.request, run.state)
+    assert set(np.unique(draft.tokens)) <= set(IDS.tolist()) | {0}
+    drafted = np.asarray(draft.probs)[np.asarray(draft.length) > 0, :K]
+    np.testing.assert_allclose(drafted.sum(-1), 1, atol=1e-5)
+    assert not drafted[..., np.setdiff1d(np.arange(24), IDS)].any()
+    rows, tokens = np.flatnonzero(draft.length), np.asarray(draft.tokens)
+    for number, row in enumerate(rows):
+        assert (drafted[number, np.arange(K), tokens[row]] > 0).all()
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("short", [True, False])
+def test_the_law_of_two_tokens_is_the_target_s(rule: str, short: bool) -> None:
+    """Chi-square on pairs through the loop; drafts from 18 of 24 tokens."""
+    rows, prompt = 8192, [3, 8, 2] if not short else [3]
+    out = specjax.sample(
+        TARGET, weights(), np.tile(prompt, (rows, 1)), drafter=eagle(CONFIGS["3"], K),
+        drafter_params=head_of("3"), max_new_tokens=2, sampling=Sampling(temperature=0.8),
+        verifier=verify.BY_NAME[rule], key=jax.random.key(11),
+    )  # fmt: skip
+    first = _law([prompt])
+    second = _law([[*prompt, token] for token in range(24)])
+    law = (first[0][:, None] * second).ravel()
+    pairs = np.asarray(out.tokens) @ [24, 1]
+    counts = np.bincount(pairs, minlength=24 * 24)
+    assert support.p_value_of_counts(counts, law) > support.SIGNIFICANCE
+
+
+def _law(prompts: list[list[int]]) -> np.ndarray:
+    tokens = jnp.array(prompts, jnp.int32)
+    cache = TARGET.init_cache(len(prompts), 8, jnp.float32)
+    logits = TARGET.apply(weights(), tokens, cache)[0][:, -1]
+    return np.asarray(jax.nn.softmax(logits.astype(jnp.float32) / 0.8), np.float64)
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_no_draft_tokens(k: int) -> None:
+    with pytest.raises(ValueError, match=f"k={k}; it must be at least 1"):
+        eagle(CONFIGS["3"], k)
+
+
+def test_equal_arguments_give_the_same_drafter() -> None:
+    assert eagle(config_of(3), 2) is eagle(config_of(3), 2)

@@ -1,0 +1,91 @@
+"""Where an EAGLE head starts from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from specjax.heads import formats
+from specjax.heads.eagle import EagleConfig, EagleHead
+from specjax.models import ModelConfig
+from train.eagle_settings import EagleSettings
+
+
+def initial(
+    s: EagleSettings, config: EagleConfig, model: ModelConfig, params: Any, rows: Array, key: Array
+) -> Any:
+    """A head's first parameters, float32.
+
+    Args:
+      s: the settings; ``start`` decides.
+      config: the head's.
+      model: the target's configuration.
+      params: the target's parameters.
+      rows: ``[Wt, Vd]``, its output matrix at the draft vocabulary.
+      key: of the random parts.
+
+    Raises:
+      ValueError: a folder that holds another kind of head.
+    """
+    if s.start not in ("target", "random"):
+        loaded, head, _ = formats.load(s.start)
+        if loaded != config:
+            raise ValueError(f"config.start={s.start!r} holds {loaded}; this run trains {config}")
+        return head
+    head = random(config, key)
+    return from_target(config, model, params, rows, head) if s.start == "target" else head
+
+
+def random(config: EagleConfig, key: Array) -> Any:
+    """Normal matrices of deviation 0.02; norms of 1."""
+    one = jnp.zeros([1, 1, config.feature_width], jnp.float32)
+    embedded = jnp.zeros([1, 1, config.target_width], jnp.float32)
+    angle = jnp.zeros([1, 1, config.head_dim // 2], jnp.float32)
+    group = config.num_heads // config.num_kv_heads
+
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        del q, k
+        return jnp.repeat(v, group, 2)
+
+    model = EagleHead(config)
+    return dict(model.init(key, one, embedded, angle, angle, attend)["params"])
+
+
+def from_target(
+    config: EagleConfig, model: ModelConfig, params: Any, rows: Array, head: Any
+) -> Any:
+    """The target's last block, final norm and output rows, so that the head speaks its language.
+
+    The fused hidden state starts as the last of the streams, and the embedding's half of the
+    attention's input as small random numbers.
+
+    Args:
+      config: the head's.
+      model: the target's configuration.
+      params: the target's parameters.
+      rows: ``[Wt, Vd]``.
+      head: random parameters, which are kept where the target has nothing to give.
+    """
+    head, width = dict(head), config.width
+    if width != model.width or config.ffn_width != model.ffn_width:
+        raise ValueError(
+            f"config.start='target' copies the target's last block, of width {model.width} and "
+            f"ffn_width {model.ffn_width}; the head has {width} and {config.ffn_width}"
+        )
+    last = params[f"block_{model.num_layers - 1}"]
+    for name in ("out", "mlp_norm", "gate_up", "down"):
+        head[name] = last[name]
+    if config.version == 1:
+        head["qkv"] = last["qkv"]
+        head["fuse"] = head["fuse"].at[width:].add(jnp.eye(width))
+    else:
+        head["qkv"] = head["qkv"].at[config.target_width :].set(last["qkv"])
+        head["hidden_norm"] = last["attention_norm"]
+        head["output_norm"] = params["norm"]
+        head["fuse"] = head["fuse"].at[-width:].add(jnp.eye(width))
+    if config.own_head:
+        head["head"] = rows
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), head)

@@ -1,0 +1,152 @@
+"""The target's features: computed inside the train step, or once, into a file on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import tqdm
+from jax import Array
+
+from eval import report
+from specjax.target import Target
+from train.data import Rows
+
+FINAL = -1  # the stream after the final norm: what the target's output matrix reads
+_DONE, _DATA = "manifest.json", "features.bf16"
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def compute(
+    target: Target, layers: tuple[int, ...], params: Any, rows: Mapping[str, Array]
+) -> Array:
+    """One pass over packed rows; documents don't see each other.
+
+    Args:
+      target: the model.
+      layers: streams to return; see ``Target.layers``.
+      params: its parameters.
+      rows: ``tokens``, ``segment`` and ``position`` int32 ``[B, T]``.
+
+    Returns:
+      ``[B, T, F]``.
+    """
+    batch, length = rows["tokens"].shape
+    cache = target.init_cache(batch, length, jax.tree.leaves(params)[0].dtype)
+    out = target.apply(
+        params,
+        rows["tokens"],
+        cache,
+        positions=rows["position"],
+        mask=visible(rows["segment"]),
+        layers=layers,
+    )
+    return out[1]
+
+
+def visible(segment: Array) -> Array:
+    """Bool ``[B, T, T]`` (query by key): the causal mask within documents.
+
+    Padding sees itself: a softmax over nothing has no value.
+    """
+    causal = jnp.tril(jnp.ones([segment.shape[1]] * 2, bool))
+    return (segment[:, :, None] == segment[:, None, :]) & causal
+
+
+class Store:
+    """Features of all rows of a data set, bfloat16, in a file that is read as it is needed.
+
+    The folder is complete when its manifest is there; until then the rows that are on disk are
+    counted in ``progress``, and filling goes on after them.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], width: int, fingerprint: Mapping[str, Any]):
+        """Opens a store.
+
+        Args:
+          folder: made if it isn't there.
+          width: F.
+          fingerprint: what the features were made of.
+
+        Raises:
+          ValueError: it holds features of something else; names what differs.
+        """
+        self._folder, self._width = pathlib.Path(folder), width
+        self._fingerprint = json.loads(json.dumps(fingerprint))
+        about = self._folder / "about.json"
+        if about.exists():
+            was = json.loads(about.read_text(encoding="utf-8"))
+            changed = [k for k in self._fingerprint if was.get(k) != self._fingerprint[k]]
+            if changed:
+                key = changed[0]
+                raise ValueError(
+                    f"{folder} holds features made with {key}={was.get(key)!r}, but now it is "
+                    f"{self._fingerprint[key]!r}; delete the folder, or name another one"
+                )
+
+    def fill(self, target: Target, layers: tuple[int, ...], params: Any, rows: Rows) -> None:
+        """Computes what is not there yet; says the size first.
+
+        Raises:
+          ValueError: the disk has no room for it.
+        """
+        count, length = rows.tokens.shape
+        self._shape = count, length, self._width
+        if (self._folder / _DONE).exists():
+            return
+        size = 2 * count * length * self._width
+        self._folder.mkdir(parents=True, exist_ok=True)
+        done = self._progress()
+        free = shutil.disk_usage(self._folder).free + done * size // count
+        print(f"features: {size / 1e9:.1f} GB in {self._folder}", flush=True)
+        if size > free:
+            raise ValueError(
+                f"features take {size / 1e9:.1f} GB, but {self._folder} has {free / 1e9:.1f} GB "
+                "free; use config.features='online', fewer tokens, or another disk"
+            )
+        report.write_json(self._folder / "about.json", self._fingerprint)
+        mode = "r+" if done and (self._folder / _DATA).exists() else "w+"
+        data = np.memmap(self._folder / _DATA, np.uint16, mode, shape=self._shape)
+        batch = max(1, 4096 // length)
+        with tqdm.tqdm(total=count, initial=done, desc="features", unit="row", disable=None) as bar:
+            for at in range(done, count, batch):
+                # The last batch reaches back, so that all are of one shape.
+                at = max(min(at, count - batch), 0)
+                part = {n: getattr(rows, n)[at : at + batch] for n in _INPUTS}
+                new = np.asarray(compute(target, layers, params, part).astype(jnp.bfloat16))
+                data[at : at + batch] = new.view(np.uint16)
+                if (at // batch) % 16 == 0 or at + batch >= count:
+                    data.flush()
+                    report.write_json(self._folder / "progress.json", {"rows": at + len(new)})
+                bar.update(at + len(new) - bar.n)
+        report.write_json(self._folder / _DONE, {"rows": count, "bytes": size})
+
+    def read(self, chosen: np.ndarray) -> np.ndarray:
+        """bfloat16 ``[len(chosen), T, F]``."""
+        data = np.memmap(self._folder / _DATA, np.uint16, "r", shape=self._shape)
+        return np.asarray(data[chosen]).view(ml_dtypes.bfloat16)
+
+    def _progress(self) -> int:
+        path = self._folder / "progress.json"
+        return json.loads(path.read_text())["rows"] if path.exists() else 0
+
+
+_INPUTS = ("tokens", "segment", "position")
+
+
+def rows_fingerprint(rows: Rows) -> str:
+    """A checksum of what features depend on."""
+    digest = hashlib.sha256()
+    for name in _INPUTS:
+        digest.update(np.ascontiguousarray(getattr(rows, name)).tobytes())
+    return digest.hexdigest()[:16]
