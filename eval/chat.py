@@ -50,13 +50,18 @@ class Chat(NamedTuple):
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
-def find(name: str) -> pathlib.Path:
-    """The local folder of a model; the default model and hub ids are downloaded if they must be."""
+def find(name: str, files: Sequence[str] | None = None) -> pathlib.Path:
+    """The local folder of a model; the default model and hub ids are downloaded if they must be.
+
+    Args:
+      name: a folder, a hub id, or "smollm2", the default model.
+      files: of a hub id, download these alone.
+    """
     if name == BUILTIN_MODEL:
         from scripts import get_smollm2
 
         return get_smollm2.get()
-    return loading.resolve(name)
+    return loading.resolve(name) if files is None else loading.resolve(name, files)
 
 
 def load(name: str, dtype: Any = None) -> Chat:

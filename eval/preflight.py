@@ -30,7 +30,7 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
       ValueError: it does not fit, or there is no such model.
     """
     dtype = jnp.dtype(settings.dtype or device.default_dtype())
-    target = loading.read_config(chats.find(settings.target))
+    target = _config(settings.target)
     nodes = _most_nodes(settings)
     items = {
         "target weights": _weight_bytes(target, dtype),
@@ -39,11 +39,16 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
         "logits": 3 * 4 * (nodes + 1) * target.vocab_size,
     }
     if "draft_model" in settings.modes:
-        draft = loading.read_config(chats.find(settings.draft)) if settings.draft else target
+        draft = _config(settings.draft) if settings.draft else target
         weights = _weight_bytes(draft, dtype) if settings.draft else 0
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
     return device.preflight(items, memory)
+
+
+def _config(name: str) -> ModelConfig:
+    """A model's configuration; of one on the hub nothing else is downloaded yet."""
+    return loading.read_config(chats.find(name, files=("config.json",)))
 
 
 def _most_nodes(settings: Settings) -> int:

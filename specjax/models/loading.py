@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,8 +62,13 @@ def load(
     return transformer_target(config), load_params(folder, config, dtype), config
 
 
-def resolve(source: str | os.PathLike[str]) -> pathlib.Path:
-    """The local folder of a model: itself, or the downloaded snapshot of a hub id."""
+def resolve(source: str | os.PathLike[str], files: Sequence[str] = _HUB_FILES) -> pathlib.Path:
+    """The local folder of a model: itself, or the downloaded snapshot of a hub id.
+
+    Args:
+      source: see ``load``.
+      files: names or patterns of the files to download; by default all that is ever read.
+    """
     folder = pathlib.Path(source).expanduser()
     if folder.is_dir():
         return folder
@@ -77,7 +82,7 @@ def resolve(source: str | os.PathLike[str]) -> pathlib.Path:
     repo, _, revision = source.partition("@")
     page = f"https://huggingface.co/{repo}"
     try:
-        path = snapshot_download(repo, revision=revision or None, allow_patterns=list(_HUB_FILES))
+        path = snapshot_download(repo, revision=revision or None, allow_patterns=list(files))
     except errors.GatedRepoError as error:
         raise PermissionError(
             f"{repo} is gated: accept its licence at {page} and set HF_TOKEN to a token of that "

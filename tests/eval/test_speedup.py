@@ -145,6 +145,22 @@ def test_preflight_needs_the_config_alone_and_refuses_what_does_not_fit(tmp_path
         preflight.table(read, slots=2048, memory=1000)
 
 
+def test_preflight_downloads_the_config_alone(folder, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def download(repo, *, revision, allow_patterns):
+        del revision
+        asked.append((repo, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    read = settings.read(make_config(folder, tmp_path, target="own/er", draft="other/one"))
+    preflight.table(read, slots=2048, memory=2**30)
+    assert asked == [("own/er", ["config.json"]), ("other/one", ["config.json"])]
+
+
 def test_a_pass_far_above_its_floor_is_called_launch_bound():
     assert preflight.launch_bound(0.011, 0.010) is None
     assert "launch-bound: speculation can't be judged here" in preflight.launch_bound(0.004, 0.001)
