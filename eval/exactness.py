@@ -96,7 +96,7 @@ def measure(name: str, settings: Settings) -> list[dict[str, Any]]:
     """A row for every size: the distances of one rule's samples."""
     begun = time.perf_counter()
     law = toy.joint(toy.tables().target)
-    counts, seen, rows, parts = np.zeros(len(law), np.int64), 0, [], []
+    counts, rows, parts = np.zeros(len(law), np.int64), [], []
     for first in range(0, settings.sizes[-1], settings.batch):
         out = sample(name, settings, toy.row_keys(settings.seed, first, settings.batch))
         parts.append(out.stats)
@@ -115,7 +115,6 @@ def measure(name: str, settings: Settings) -> list[dict[str, Any]]:
                     }
                 )
         counts += np.bincount(ids, minlength=len(law))
-        seen += settings.batch
     rounds, emitted, judged, accepted = (
         sum(int(np.sum(getattr(part, field))) for part in parts)
         for field in ("rounds", "emitted", "judged", "accepted")

@@ -9,6 +9,7 @@ Prints a table for each draft cost and leaves results.json and speedup_table.png
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,8 +29,8 @@ class Settings:
       alphas: acceptance rates.
       ks: draft lengths shown.
       max_k: the best draft length is searched from 1 to this.
-      pass_widths: numbers of tokens at which the cost of a target pass was measured; (): it costs
-        the same at every width.
+      pass_widths: ascending numbers of tokens at which the cost of a target pass was measured; ():
+        it costs the same at every width.
       pass_costs: those costs, in units of a one-token pass; interpolated between the widths.
     """
 
@@ -170,6 +171,12 @@ def _check(settings: Settings) -> None:
             f"config.pass_widths has {len(settings.pass_widths)} values and config.pass_costs "
             f"{len(settings.pass_costs)}; give one cost a width"
         )
+    widths = settings.pass_widths
+    if widths and (widths[0] < 1 or list(widths) != sorted(set(widths))):
+        raise ValueError(f"config.pass_widths={widths}; they must ascend from at least 1")
+    for cost in settings.pass_costs:
+        if not 0 < cost < math.inf:
+            raise ValueError(f"config.pass_costs holds {cost}; a pass costs more than 0")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ def test_a_measured_pass_cost_lowers_the_best_k() -> None:
         ({"costs": (-0.1,)}, "config.costs holds -0.1"),
         ({"ks": ()}, "at least one value"),
         ({"pass_widths": (1, 2)}, "give one cost a width"),
+        ({"pass_widths": (1, 5, 2), "pass_costs": (1.0, 1.2, 1.5)}, "they must ascend"),
+        ({"pass_widths": (1, 1), "pass_costs": (1.0, 1.2)}, "they must ascend"),
+        ({"pass_widths": (0, 1), "pass_costs": (1.0, 1.2)}, "from at least 1"),
+        ({"pass_widths": (1, 2), "pass_costs": (1.0, 0.0)}, "config.pass_costs holds 0.0"),
+        ({"pass_widths": (1,), "pass_costs": (float("nan"),)}, "config.pass_costs holds nan"),
     ],
 )
 def test_settings_that_cannot_be_used(change: dict, words: str, tmp_path: pathlib.Path) -> None:
