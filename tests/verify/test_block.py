@@ -1,38 +1,27 @@
 """Block verification, enumerated: exact over one round and several, and never below token."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax.draft import Draft
-from specjax.verify import law
 from specjax.verify.block import rule as block_rule
 from specjax.verify.token import rule as token_rule
-from tests.verify.test_law import (
+from tests.enumeration import (
     EXACT,
     KINDS,
     SIZES,
     Instance,
     drafts_of,
     emitted_law,
+    iid,
     law_and_followers,
+    law_over_rounds,
     make,
-    match_law,
     target_law,
 )
-
-
-def iid(p: Any, q: Any, k: int) -> Instance:
-    """The same two laws after every prefix."""
-    vocab = len(p)
-    sizes = [vocab**n for n in range(k + 1)]
-    none = [np.zeros(size, bool) for size in sizes]
-    fixed = [np.zeros(size, int) for size in sizes]
-    laws = ([np.tile(np.asarray(x, float), (size, 1)) for size in sizes] for x in (p, q))
-    return Instance(vocab, k, *laws, none, none, fixed)
+from tests.verify.test_law import match_law
 
 
 def match_accepted(case: Instance) -> float:
@@ -74,7 +63,7 @@ def test_match_accepted_is_what_enumeration_says(seed: int) -> None:
 def test_expected_accepted_tokens_are_the_sum_of_the_weights(seed: int) -> None:
     """Sun et al.: E[accepted] is the sum of E[w_i], w_i = min(1, w_{i-1} p / q)."""
     with jax.enable_x64(True):
-        case = make(seed, 4, 3, zeros=0.2, cut=0.0, given=0.0)
+        case = make(seed, 4, 3, zeros=0.2)
         draft, chance, p = drafts_of(case)
         tokens = np.asarray(draft.tokens)[:, :, None]
         p_x, q_x = (
@@ -113,52 +102,33 @@ def test_the_instance_that_tells_wrong_variants_apart() -> None:
 # --- several rounds ---
 
 
-def after(case: Instance, depth: int, prefix: int, k: int) -> Instance:
-    """What a round that starts after a prefix sees: the next k + 1 depths below it."""
-
-    def below(laws: list[np.ndarray]) -> list[np.ndarray]:
-        width = [case.vocab**n for n in range(k + 1)]
-        return [laws[depth + n][prefix * w : (prefix + 1) * w] for n, w in enumerate(width)]
-
-    return Instance(case.vocab, k, *map(below, case[2:]))
+RULES = {"token": token_rule, "block": block_rule}
 
 
-def law_over_rounds(rule: law.Rule, case: Instance, k: int, count: int) -> np.ndarray:
-    """The joint law of the next ``count`` tokens when rounds of k follow each other."""
-    vocab = case.vocab
-    starts = [np.zeros(vocab**depth) for depth in range(count + k + 1)]
-    starts[0][0] = 1  # starts[d][x]: the chance that a round starts, or the end lies, at prefix x
-    for depth in range(count):
-        for prefix in np.flatnonzero(starts[depth]):
-            inner = after(case, depth, int(prefix), k)
-            draft, weight, p = drafts_of(inner)
-            stop, follow = (np.asarray(x) for x in law_and_followers(rule, draft, jnp.asarray(p)))
-            numbers = np.full(len(weight), prefix)
-            for n in range(k + 1):
-                chance = starts[depth][prefix] * (weight * stop[:, n])[:, None] * follow[:, n]
-                ends = (numbers[:, None] * vocab + np.arange(vocab)).reshape(-1)
-                np.add.at(starts[depth + n + 1], ends, chance.reshape(-1))
-                if n < k:
-                    numbers = numbers * vocab + np.asarray(draft.tokens)[:, n]
-    total = np.zeros(vocab**count)
-    for depth in range(count, count + k + 1):  # what overshoots is cut
-        total += starts[depth].reshape(vocab**count, -1).sum(1)
-    return total
+@pytest.mark.parametrize(("vocab", "k"), SIZES)
+@pytest.mark.parametrize("rule", RULES)
+def test_the_next_k_plus_3_tokens_over_several_rounds(
+    rule: str, vocab: int, k: int, seed: int
+) -> None:
+    """V = 3 to 5, k = 1 to 4; drafts are cut near the end, as by a budget."""
+    count = k + 3
+    with jax.enable_x64(True):
+        for kind in ("sampled", "confidence", "mixed"):
+            case = make(seed, vocab, count - 1, **KINDS[kind])
+            got = law_over_rounds(RULES[rule], case, k, count, budget=True)
+            assert np.max(np.abs(got - target_law(case))) < EXACT, kind
 
 
 @pytest.mark.parametrize(("vocab", "k"), [(3, 1), (3, 2), (4, 2), (3, 3)])
-@pytest.mark.parametrize("rule", [token_rule, block_rule], ids=["token", "block"])
-def test_the_next_k_plus_3_tokens_over_several_rounds(
-    rule: law.Rule, vocab: int, k: int, seed: int
-) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_a_last_round_that_overshoots(rule: str, vocab: int, k: int, seed: int) -> None:
+    """Every draft as long as it likes; of the last round's tokens some are dropped."""
     count = k + 3
     with jax.enable_x64(True):
-        deep = make(seed, vocab, count + k, zeros=0.2, cut=0.2, given=0.3)
-        got = law_over_rounds(rule, deep, k, count)
-        want = np.ones(1)
-        for probs in deep.p[:count]:
-            want = (want[:, None] * probs).reshape(-1)
-        assert np.max(np.abs(got - want)) < EXACT
+        for kind in ("zeros", "mixed"):
+            deep = make(seed, vocab, count + k, **KINDS[kind])
+            got = law_over_rounds(RULES[rule], deep, k, count, budget=False)
+            assert np.max(np.abs(got - target_law(deep, count))) < EXACT, kind
 
 
 # --- corners ---

@@ -1,7 +1,4 @@
-"""Laws enumerated, not sampled: every draft, every place to stop, every token after it."""
-
-from functools import partial
-from typing import Any, NamedTuple
+"""Token and block verification, enumerated over one round; corners of laws and residuals."""
 
 import jax
 import jax.numpy as jnp
@@ -11,146 +8,23 @@ import pytest
 from specjax import warp
 from specjax.draft import Draft
 from specjax.keys import Noise
-from specjax.verify import law, token
+from specjax.verify import token
 from specjax.verify.base import walk
 from specjax.verify.block import rule as block_rule
 from specjax.verify.token import rule as token_rule
 from tests import support
-
-EXACT = 1e-12
-
-
-class Instance(NamedTuple):
-    """Laws that depend on the whole prefix, and drafts that may be cut or given by the prefix.
-
-    Per depth n, over the ``V ** n`` prefixes: ``p[n]`` and ``q[n]`` are ``[V ** n, V]``; ``stop[n]``
-    says that no draft goes on from the prefix; ``fixed[n]`` is the given token, where ``given[n]``.
-    """
-
-    vocab: int
-    k: int
-    p: list[np.ndarray]
-    q: list[np.ndarray]
-    stop: list[np.ndarray]
-    given: list[np.ndarray]
-    fixed: list[np.ndarray]
-
-
-def make(seed: int, vocab: int, k: int, *, zeros: float, cut: float, given: float) -> Instance:
-    """``zeros``: share of ids of probability 0; ``cut``, ``given``: share of prefixes."""
-    rng = np.random.default_rng(seed)
-
-    def laws(count: int) -> np.ndarray:
-        probs = rng.dirichlet(np.full(vocab, 0.7), count)
-        probs = np.where(rng.random(probs.shape) < zeros, 0, probs)
-        probs[np.sum(probs, 1) == 0, 0] = 1
-        return probs / np.sum(probs, 1, keepdims=True)
-
-    sizes = [vocab**n for n in range(k + 1)]
-    return Instance(
-        vocab,
-        k,
-        p=[laws(size) for size in sizes],
-        q=[laws(size) for size in sizes],
-        stop=[rng.random(size) < cut for size in sizes],
-        given=[rng.random(size) < given for size in sizes],
-        fixed=[rng.integers(0, vocab, size) for size in sizes],
-    )
-
-
-def prefixes_of(sequences: np.ndarray, vocab: int) -> list[np.ndarray]:
-    """For each depth n the number of every sequence's prefix of n tokens."""
-    out = [np.zeros(len(sequences), np.int64)]
-    for n in range(sequences.shape[1]):
-        out.append(out[-1] * vocab + sequences[:, n])
-    return out
-
-
-def drafts_of(case: Instance) -> tuple[Draft, np.ndarray, np.ndarray]:
-    """All ``V ** k`` drafts, how likely each is, and the target's laws along it."""
-    tokens = support.sequences(case.vocab, case.k)
-    prefix = prefixes_of(tokens, case.vocab)
-    weight = np.ones(len(tokens))
-    length = np.zeros(len(tokens), np.int32)
-    alive = np.ones(len(tokens), bool)
-    given = np.zeros(tokens.shape, bool)
-    for n in range(case.k):
-        at = prefix[n]
-        alive &= ~case.stop[n][at]
-        length += alive
-        given[:, n] = case.given[n][at]
-        drawn = case.q[n][at, tokens[:, n]]
-        weight *= np.where(given[:, n], tokens[:, n] == case.fixed[n][at], drawn)
-    p, q = (
-        np.stack([laws[n][prefix[n]] for n in range(case.k + 1)], 1) for laws in (case.p, case.q)
-    )
-    # What a drafter may leave undefined must not be read.
-    undefined = np.arange(case.k + 1) >= length[:, None]
-    undefined[:, : case.k] |= given
-    q = np.where(undefined[:, :, None], np.nan, q)
-    draft = Draft(jnp.asarray(tokens), jnp.asarray(length), jnp.asarray(q), jnp.asarray(given))
-    return draft, weight, p
-
-
-@partial(jax.jit, static_argnums=0)
-def law_and_followers(rule: law.Rule, draft: Draft, p: Any) -> tuple:
-    """``stop [M, N+1]``, and the distribution ``[M, N+1, V]`` of the token after each node."""
-    q, given = law.drafted_from(draft)
-    out = jax.vmap(rule, (0, 0, 0, None if q is None else 0, 0))(
-        draft.tokens, draft.length, p, q, given
-    )
-    nodes = jnp.arange(p.shape[1], dtype=jnp.int32)
-    over_nodes = jax.vmap(law.residual, (0, None, None, None, None, None, None))
-    over_drafts = jax.vmap(over_nodes, (None, 0, 0, 0, None if q is None else 0, 0, 0))
-    weights = over_drafts(nodes, out.weight, draft.tokens, p, q, given, draft.length)
-    return out.stop, weights / jnp.sum(weights, -1, keepdims=True)
-
-
-def emitted_law(rule: law.Rule, case: Instance) -> tuple[np.ndarray, float, np.ndarray]:
-    """The joint law of the next k + 1 tokens, the expected accepted count, and all of ``stop``."""
-    draft, weight, p = drafts_of(case)
-    stop, follow = (np.asarray(x) for x in law_and_followers(rule, draft, jnp.asarray(p)))
-    assert stop.dtype == follow.dtype == np.float64
-    joint = rest_law(case, np.asarray(draft.tokens), weight[:, None] * stop, follow)
-    accepted = float(np.sum(weight[:, None] * stop * np.arange(case.k + 1)))
-    return joint, accepted, stop
-
-
-def rest_law(
-    case: Instance, tokens: np.ndarray, weight: np.ndarray, follow: np.ndarray
-) -> np.ndarray:
-    """The joint of k + 1 tokens when row m stops at node n with ``weight[m, n]``.
-
-    After n accepted tokens comes one from ``follow[m, n]``, and then the target's own.
-    """
-    prefix = prefixes_of(tokens, case.vocab)
-    total = np.zeros(case.vocab ** (case.k + 1))
-    for n in range(case.k + 1):
-        emitted = np.zeros((case.vocab**n, case.vocab))
-        np.add.at(emitted, prefix[n], weight[:, n, None] * follow[:, n])
-        reached = emitted.reshape(-1)
-        for depth in range(n + 1, case.k + 1):
-            reached = (reached[:, None] * case.p[depth]).reshape(-1)
-        total += reached
-    return total
-
-
-def target_law(case: Instance) -> np.ndarray:
-    reached = np.ones(1)
-    for probs in case.p:
-        reached = (reached[:, None] * probs).reshape(-1)
-    return reached
-
-
-SIZES = [(3, 1), (3, 2), (3, 3), (3, 4), (4, 2), (4, 3), (5, 2), (5, 4)]
-KINDS = {
-    "sampled": dict(zeros=0.0, cut=0.0, given=0.0),
-    "zeros": dict(zeros=0.4, cut=0.0, given=0.0),
-    "partial": dict(zeros=0.2, cut=0.3, given=0.0),
-    "given": dict(zeros=0.2, cut=0.0, given=1.0),
-    "mixed": dict(zeros=0.2, cut=0.2, given=0.4),
-}
-
+from tests.enumeration import (
+    EXACT,
+    KINDS,
+    SIZES,
+    Instance,
+    drafts_of,
+    emitted_law,
+    law_and_followers,
+    make,
+    rest_law,
+    target_law,
+)
 
 RULES = {"token": token_rule, "block": block_rule}
 
@@ -222,7 +96,7 @@ def test_match_keeps_the_joint_law_and_accepts_the_fewest(kind: str, seed: int) 
 def test_expected_accepted_tokens(vocab: int, k: int, seed: int) -> None:
     """The chance to accept i tokens is the sum of prod min(p, q) over all sequences of i."""
     with jax.enable_x64(True):
-        case = make(seed, vocab, k, zeros=0.2, cut=0.0, given=0.0)
+        case = make(seed, vocab, k, zeros=0.2)
         expected, reached = 0.0, np.ones(1)
         for n in range(k):
             reached = (reached[:, None] * np.minimum(case.p[n], case.q[n])).reshape(-1)
