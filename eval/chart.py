@@ -5,7 +5,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from eval.report import heading, label, replacing
+from eval import results
+from eval.report import heading, label
 from eval.rows import ALL, Row
 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -26,15 +27,10 @@ def write(path: pathlib.Path, rows: Sequence[Row], title: str) -> bool:
     drawn = [row for row in rows if row["mode"] != "plain" and not row["is_copy"]]
     if not drawn:
         return False
-    # Not pyplot: it would pick a window system, and keep figures alive.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     temperatures = list(dict.fromkeys(row["temperature"] for row in drawn))
     categories = _by_speed(drawn)
     height = 1.9 + 0.42 * len(categories)
-    figure = Figure(figsize=(1.6 + 4.6 * len(temperatures), height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = results.figure((1.6 + 4.6 * len(temperatures), height))
     panels = figure.subplots(1, len(temperatures), sharey=True, sharex=True, squeeze=False)[0]
     for axes, temperature in zip(panels, temperatures, strict=True):
         some = [row for row in drawn if row["temperature"] == temperature]
@@ -48,8 +44,7 @@ def write(path: pathlib.Path, rows: Sequence[Row], title: str) -> bool:
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=3, frameon=False, fontsize=9)
-    with replacing(path) as beside:
-        figure.savefig(beside, dpi=150)
+    results.save_figure(figure, path)
     return True
 
 

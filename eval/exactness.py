@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 import specjax
-from eval import distance, report, results, toy
+from eval import distance, results, toy
 from eval.wrong import wrong
 from specjax import Sampling, device, verify
 from specjax.verify import Verifier
@@ -172,12 +172,7 @@ def check(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Distance against N, both logarithmic."""
-    # Not pyplot: it would pick a window system, and keep figures alive.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = results.figure((7.2, 4.6))
     axes = figure.subplots()
     sizes = sorted({row["n"] for row in rows})
     line = [next(row["expected_tv"] for row in rows if row["n"] == n) for n in sizes]
@@ -203,8 +198,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    with report.replacing(path) as beside:
-        figure.savefig(beside, dpi=150)
+    results.save_figure(figure, path)
 
 
 def label(rule: str, lossless: bool) -> str:

@@ -1,62 +1,13 @@
-"""What a person reads, and what a program reads: tables and results.json."""
+"""The tables of ``eval.speedup``, and what they call things."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import pathlib
-import platform
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Sequence
 from typing import Any
 
 import tabulate
 
 from eval.rows import ALL, Row
-
-_PACKAGES = ("jax", "jaxlib", "flax", "numpy", "transformers")
-
-
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A file to write beside ``path`` that takes its place when all went well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    beside = pathlib.Path(name)
-    try:
-        yield beside
-        beside.chmod(0o644)  # mkstemp makes it private
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_json(path: pathlib.Path, results: Mapping[str, Any]) -> None:
-    """Writes results.json, whole or not at all."""
-    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False, default=list)
-    with replacing(path) as beside:
-        beside.write_text(text + "\n", encoding="utf-8")
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the figures depend on."""
-    out = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            out[name] = metadata.version(name)
-    return out
-
-
-def command() -> str:
-    """The command line of this process, as one can type it again."""
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    program = f"python -m {spec.name}" if spec else f"python {sys.argv[0]}"
-    return " ".join([program, *sys.argv[1:]])
 
 
 def tables(rows: Sequence[Row]) -> str:

@@ -1,19 +1,30 @@
-"""How the smaller evaluations begin and end: settings in, results.json and an exit code out."""
+"""How commands begin and end: settings in, results.json, a chart and an exit code out."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
 import pathlib
+import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tabulate
 
-from eval import cli, report
+from eval import cli
 from specjax import device
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 S = TypeVar("S")
+
+_PACKAGES = ("jax", "jaxlib", "flax", "numpy", "transformers")
 
 
 def read(kind: type[S], config: Mapping[str, Any]) -> S:
@@ -22,15 +33,30 @@ def read(kind: type[S], config: Mapping[str, Any]) -> S:
     Raises:
       ValueError: an unknown or a missing key; names it.
     """
-    values = dict(config.items())
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**fields(kind, config))
+
+
+def fields(kind: type, config: Any, prefix: str = "") -> dict[str, Any]:
+    """The keyword arguments of a settings dataclass: a config's values, its keys checked.
+
+    Args:
+      kind: the dataclass.
+      config: see ``read``.
+      prefix: where the config stands in the whole one, such as ``"ngram."``.
+
+    Raises:
+      ValueError: no mapping, or an unknown or a missing key; names it.
+    """
+    if not isinstance(config, Mapping) and not hasattr(config, "items"):
+        raise ValueError(f"config.{prefix.rstrip('.')} is {config!r}; it must hold keys and values")
+    values, names = dict(config.items()), [field.name for field in dataclasses.fields(kind)]
     for key in values:
         if key not in names:
-            raise ValueError(f"config.{key}: there is no such key, only {', '.join(names)}")
+            raise ValueError(f"config.{prefix}{key}: there is no such key, only {', '.join(names)}")
     for key in names:
         if key not in values:
-            raise ValueError(f"config.{key} is missing; the configs in configs/ set it")
-    return kind(**values)
+            raise ValueError(f"config.{prefix}{key} is missing; the configs in configs/ set it")
+    return values
 
 
 def at_least(least: int, **values: int) -> None:
@@ -64,16 +90,72 @@ def write(
       **more: further entries.
     """
     results = {
-        "command": report.command(),
+        "command": command(),
         "config": dataclasses.asdict(settings),
         "device": device.describe(),
-        "versions": report.versions(),
+        "versions": versions(),
         "seed": getattr(settings, "seed", None),
         **more,
         "failures": list(failures),
         "rows": list(rows),
     }
-    report.write_json(pathlib.Path(workdir) / "results.json", results)
+    write_json(pathlib.Path(workdir) / "results.json", results)
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file to write beside ``path`` that takes its place when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    beside = pathlib.Path(name)
+    try:
+        yield beside
+        beside.chmod(0o644)  # mkstemp makes it private
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, results: Mapping[str, Any]) -> None:
+    """Writes results.json, whole or not at all."""
+    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False, default=list)
+    with replacing(path) as beside:
+        beside.write_text(text + "\n", encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    out = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            out[name] = metadata.version(name)
+    return out
+
+
+def command() -> str:
+    """The command line of this process, as one can type it again."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    program = f"python -m {spec.name}" if spec else f"python {sys.argv[0]}"
+    return " ".join([program, *sys.argv[1:]])
+
+
+def figure(size: tuple[float, float]) -> Figure:
+    """An empty figure of a size in inches, for ``save_figure``."""
+    # Not pyplot: it would pick a window system, and keep figures alive.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(made)
+    return made
+
+
+def save_figure(drawn: Figure, path: pathlib.Path) -> None:
+    """Writes a figure as PNG, whole or not at all."""
+    with replacing(path) as beside:
+        drawn.savefig(beside, dpi=150)
 
 
 def main(run: Callable[[Mapping[str, Any], str], Sequence[str]]) -> None:
@@ -85,7 +167,7 @@ def main(run: Callable[[Mapping[str, Any], str], Sequence[str]]) -> None:
     # Here, not on import: evaluations import each other, and flags can be defined only once.
     config, workdir = cli.define_flags()
 
-    def command() -> int:
+    def guarded() -> int:
         device.check_accelerator()
         device.enable_compilation_cache()
         failures = run(config.value, workdir.value)
@@ -93,4 +175,4 @@ def main(run: Callable[[Mapping[str, Any], str], Sequence[str]]) -> None:
             print(f"FAILED: {failure}", file=sys.stderr, flush=True)
         return 1 if failures else 0
 
-    cli.run_app(command)
+    cli.run_app(guarded)

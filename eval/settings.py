@@ -7,12 +7,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from eval import results
 from specjax import verify
 
 MODES = ("plain", "prompt_lookup", "draft_model")
-VERIFIERS = tuple(
-    name for name, rule in verify.BY_NAME.items() if rule.lossless and not rule.greedy
-)
+VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
 DTYPES = ("", "float32", "bfloat16", "float16")
 BUILTIN_MODEL = "smollm2"
 
@@ -88,27 +87,13 @@ def read(config: Mapping[str, Any]) -> Settings:
     Raises:
       ValueError: an unknown or missing key, or a value out of range; names it and the fix.
     """
-    values = _fields(config, Settings, "")
-    values["ngram"] = NgramSettings(**_fields(values["ngram"], NgramSettings, "ngram."))
+    values = results.fields(Settings, config)
+    values["ngram"] = NgramSettings(**results.fields(NgramSettings, values["ngram"], "ngram."))
     values["modes"] = _words(values["modes"])
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
     settings = Settings(**values)
     _check(settings)
     return settings
-
-
-def _fields(config: Any, kind: type, prefix: str) -> dict[str, Any]:
-    """The mapping as keyword arguments of a dataclass, after a check of its keys."""
-    if not isinstance(config, Mapping) and not hasattr(config, "items"):
-        raise ValueError(f"config.{prefix.rstrip('.')} is {config!r}; it must hold keys and values")
-    values, names = dict(config.items()), [field.name for field in dataclasses.fields(kind)]
-    for key in values:
-        if key not in names:
-            raise ValueError(f"config.{prefix}{key}: there is no such key, only {', '.join(names)}")
-    for key in names:
-        if key not in values:
-            raise ValueError(f"config.{prefix}{key} is missing; the configs in configs/ set it")
-    return values
 
 
 def _listed(value: Any, name: str) -> tuple:
@@ -136,14 +121,14 @@ def _check(s: Settings) -> None:
             raise ValueError(f"config.temperatures holds {temperature}; 0 (greedy) or more, finite")
     if s.verifier not in VERIFIERS:
         raise ValueError(f"config.verifier={s.verifier!r}; choose from {', '.join(VERIFIERS)}")
-    for name in ("k", "max_new_tokens", "repeats", "turns", "copy_prompts"):
-        _at_least(1, name, getattr(s, name))
-    for name in ("article_new_tokens", "article_repeats"):
-        _at_least(1, name, getattr(s, name))
-    for name in ("sampled_per_category", "seed"):
-        _at_least(0, name, getattr(s, name))
+    for name in (
+        "k", "max_new_tokens", "repeats", "turns", "copy_prompts", "article_new_tokens",
+        "article_repeats",
+    ):  # fmt: skip
+        results.at_least(1, **{name: getattr(s, name)})
+    results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
     for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
-        _at_least(least, f"ngram.{name}", getattr(s.ngram, name))
+        results.at_least(least, **{f"ngram.{name}": getattr(s.ngram, name)})
     if s.ngram.match not in ("recent", "first"):
         raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")
     if s.dtype not in DTYPES:
@@ -152,8 +137,3 @@ def _check(s: Settings) -> None:
         raise ValueError(f"config.target is empty; a folder, a hub id or {BUILTIN_MODEL!r}")
     if s.synthetic_alpha is not None and not 0 <= s.synthetic_alpha <= 1:
         raise ValueError(f"config.synthetic_alpha={s.synthetic_alpha}; it must be 0 to 1")
-
-
-def _at_least(least: int, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"config.{name}={value!r}; it must be an integer of at least {least}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from eval import report, results
+from eval import results
 from specjax import theory
 
 
@@ -107,16 +107,12 @@ def pass_cost(settings: Settings) -> Callable[[int], float] | None:
 
 def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:
     """A heat map a draft cost; the best of the shown draft lengths is framed."""
-    # Not pyplot: it would pick a window system, and keep figures alive.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import TwoSlopeNorm
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     costs, alphas, ks = settings.costs, settings.alphas, settings.ks
     size = 1.4 + (0.55 * len(ks) + 0.5) * len(costs), 1.3 + 0.42 * len(alphas)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = results.figure(size)
     low, high = min(row["speedup"] for row in rows), max(row["speedup"] for row in rows)
     norm = TwoSlopeNorm(1, min(low, 0.4), max(high, 1.6))  # white: no faster than plain decoding
     panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
@@ -140,8 +136,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], settings: Settin
     figure.suptitle(
         "Times as fast as plain decoding (framed: best shown)", fontsize=11, x=0.01, ha="left"
     )
-    with report.replacing(path) as beside:
-        figure.savefig(beside, dpi=150)
+    results.save_figure(figure, path)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from eval.report import replacing
+from eval import results
 from train.metrics import Record
 
 _TRAIN, _HELD_OUT = "#0072b2", "#d55e00"
@@ -21,14 +21,9 @@ def write(path: pathlib.Path, records: Sequence[Record], score: str, title: str)
       score: the held-out value to draw.
       title: what was trained.
     """
-    # Not pyplot: it would pick a window system, and keep figures alive.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     train = [record for record in records if record["split"] == "train"]
     held_out = [record for record in records if record["split"] == "held_out"]
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = results.figure((9.6, 3.8))
     left, right = figure.subplots(1, 2, sharex=True)
     _line(left, train, "loss", _TRAIN, "train")
     _line(left, held_out, "loss", _HELD_OUT, "held out")
@@ -50,8 +45,7 @@ def write(path: pathlib.Path, records: Sequence[Record], score: str, title: str)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    with replacing(path) as beside:
-        figure.savefig(beside, dpi=150)
+    results.save_figure(figure, path)
 
 
 def _line(axes: Any, records: Sequence[Record], name: str, color: str, label: str) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
 
-from eval import report
+from eval import results
 
 MANIFEST = "manifest.json"
 FORMAT = "specjax token shards, version 1"
@@ -127,7 +127,7 @@ def write(
     counts = ("documents", "tokens", "supervised")
     sums = {name: sum(shard[name] for shard in shards) for name in counts}
     manifest = {"format": FORMAT, **about, **sums, "shards": shards}
-    report.write_json(folder / MANIFEST, manifest)
+    results.write_json(folder / MANIFEST, manifest)
     return manifest
 
 
@@ -348,7 +348,7 @@ def _checked(sample: Sample) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
 def _write_shard(path: pathlib.Path, part: Documents) -> dict[str, Any]:
     arrays = {"tokens": part.tokens, "mask": part.mask.astype(np.uint8), "starts": part.starts}
     content = safetensors.numpy.save(arrays)
-    with report.replacing(path) as beside:
+    with results.replacing(path) as beside:
         beside.write_bytes(content)
     return {
         "file": path.name,

@@ -18,7 +18,7 @@ import numpy as np
 import tqdm
 from jax import Array
 
-from eval import report
+from eval import results
 from specjax.target import Target
 from train.data import Rows
 
@@ -114,7 +114,7 @@ class Store:
                 f"features take {size / 1e9:.1f} GB, but {self._folder} has {free / 1e9:.1f} GB "
                 "free; use config.features='online', fewer tokens, or another disk"
             )
-        report.write_json(self._folder / "about.json", self._fingerprint)
+        results.write_json(self._folder / "about.json", self._fingerprint)
         mode = "r+" if done and (self._folder / _DATA).exists() else "w+"
         data = np.memmap(self._folder / _DATA, np.uint16, mode, shape=self._shape)
         batch = max(1, 4096 // length)
@@ -127,9 +127,9 @@ class Store:
                 data[at : at + batch] = new.view(np.uint16)
                 if (at // batch) % 16 == 0 or at + batch >= count:
                     data.flush()
-                    report.write_json(self._folder / "progress.json", {"rows": at + len(new)})
+                    results.write_json(self._folder / "progress.json", {"rows": at + len(new)})
                 bar.update(at + len(new) - bar.n)
-        report.write_json(self._folder / _DONE, {"rows": count, "bytes": size})
+        results.write_json(self._folder / _DONE, {"rows": count, "bytes": size})
 
     def read(self, chosen: np.ndarray) -> np.ndarray:
         """bfloat16 ``[len(chosen), T, F]``."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from etils import epath
 
-from eval import report
+from eval import results
 from specjax import device
 from train import curves
 from train.checkpoint import is_remote, write_text
@@ -68,11 +68,11 @@ def write_results(
       more: further entries, which replace those of the same name.
     """
     held_out = [record for record in summary.records if record["split"] == "held_out"]
-    results = {
-        "command": report.command(),
+    content = {
+        "command": results.command(),
         "config": dataclasses.asdict(s),
         "device": device.describe(),
-        "versions": report.versions(),
+        "versions": results.versions(),
         "seed": s.seed,
         "fingerprint": dict(task.fingerprint),
         "score": task.score,
@@ -85,7 +85,7 @@ def write_results(
         "rows": held_out,
         **more,
     }
-    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False, default=str)
+    text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=str)
     write_text(workdir / "results.json", text + "\n")
     with tempfile.TemporaryDirectory() as scratch:
         chart = pathlib.Path(scratch) / "curves.png"
