@@ -194,10 +194,14 @@ class MarkovParams(NamedTuple):
 
 
 @functools.cache
-def markov(k: int, given: tuple[bool, ...] | None = None) -> Drafter:
+def markov(
+    k: int, given: tuple[bool, ...] | None = None, ids: tuple[int, ...] | None = None
+) -> Drafter:
     """Draws a chain by a table of the last token; nodes of ``given`` take its argmax instead.
 
-    What a draft may leave undefined is NaN: the probabilities of given nodes, and those past the end.
+    With ``ids`` the logits are ``[V, Vd]``: it drafts these tokens alone, as an EAGLE head with a
+    draft vocabulary does. What a draft may leave undefined is NaN: the probabilities of given nodes,
+    and those past the end.
     """
 
     def init(params: Params, prefill: Prefill) -> tuple[()]:
@@ -206,12 +210,13 @@ def markov(k: int, given: tuple[bool, ...] | None = None) -> Drafter:
 
     def propose(params: Params, state: tuple[()], context: Context, limit: Array) -> tuple:
         table, ends = params.drafter
+        some = {} if ids is None else {"ids": jnp.array(ids, jnp.int32)}
         last = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, 1)[:, 0]
         alive = ~ends[last]
         tokens, laws, length = [], [], jnp.zeros_like(limit)
         for node in range(k):
             logits = table[last]
-            token, probs = context.draw(logits, node + 1)
+            token, probs = context.draw(logits, node + 1, **some)
             if given is not None and given[node]:
                 token = jnp.argmax(logits, -1).astype(jnp.int32)
                 probs = None if probs is None else jnp.full_like(probs, jnp.nan)

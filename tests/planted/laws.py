@@ -133,6 +133,17 @@ def sticky(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "drafts that remember", rule, drafting, samples)
 
 
+PART = (2, 0)  # ids of a draft vocabulary, in an order of its own
+
+
+def part(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drafts out of a part of the ids, as an EAGLE head with a draft vocabulary makes them."""
+    logits = testing.scripted_table(5, len(PART), rows=VOCAB, scale=1.0)
+    params = support.MarkovParams(logits, jnp.zeros(VOCAB, bool))
+    drafting = {"drafter": rig.drafter(support.markov(K, ids=PART)), "drafter_params": params}
+    check(rig, "a draft vocabulary", rule, drafting, samples, table=TABLE)
+
+
 def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     """Prompt lookup: every token given, none drawn."""
     prompt = (0, 1, 2, 0, 1)
@@ -140,4 +151,4 @@ def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "prompt lookup", rule, drafting, samples, table=TABLE, prompt=prompt, eos=2)
 
 
-INSTANCES = (iid, context, partial, mixed, sticky, lookup)
+INSTANCES = (iid, context, partial, mixed, part, sticky, lookup)

@@ -56,6 +56,8 @@ _QUICK = {
     "context-coupled",
     "mixed-token",
     "mixed-block",
+    "part-token",
+    "part-block",
     "sticky-token",
     "sticky-block",
     "partial-block",

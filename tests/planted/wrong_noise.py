@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from jax import Array
 
 from specjax import keys, round, warp
-from specjax.draft import Context, Draft, Drafter
+from specjax.draft import Context, Draft, Drafter, Verdict
 from specjax.keys import ACCEPT, DRAFT, RESIDUAL, Noise
 from specjax.verify import block, law, token
+from specjax.verify.base import chain_path
+from specjax.verify.block import rule as block_rule
 from tests.planted import identity, laws
 from tests.planted.fault import Faults
 
@@ -23,6 +26,12 @@ Parts = dict[str, Any]
 
 _RIGHT_UNIFORMS = keys.uniforms
 _RIGHT_CONTEXT = round._context
+
+
+def chances(stop: Array) -> Array:
+    """Back from block's law to the h_i it was made of: stop_i = h_i prod_{j > i} (1 - h_j)."""
+    later = jnp.append(jnp.cumsum(stop[::-1])[::-1][1:], 0)
+    return stop / jnp.maximum(1 - later, 1e-9)
 
 
 def uniforms(patch: pytest.MonkeyPatch, wrong: Callable[..., Array | None]) -> Parts:
@@ -39,9 +48,13 @@ def uniforms(patch: pytest.MonkeyPatch, wrong: Callable[..., Array | None]) -> P
 def drawing(patch: pytest.MonkeyPatch, wrong: Callable[..., Any]) -> Parts:
     """Replaces what drafters draw with; ``wrong`` gets the right ``draw`` and its arguments."""
 
-    def context(engine: Any, request: Any, state: Any) -> Context:
-        right = _RIGHT_CONTEXT(engine, request, state)
-        return right._replace(draw=lambda logits, node: wrong(right.draw, logits, node))
+    def context(*arguments: Any) -> Context:
+        right = _RIGHT_CONTEXT(*arguments)
+
+        def draw(logits: Array, node: Any, ids: Any = None) -> Any:
+            return wrong(partial(right.draw, ids=ids), logits, node)
+
+        return right._replace(draw=draw)
 
     patch.setattr(round, "_context", context)
     return {}
@@ -108,6 +121,26 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Draft noise keyed by absolute position, with a drafter that remembers."""
     return uniforms(patch, by_position)
+
+
+@FAULTS.add(laws.iid, block)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Accept noise keyed by absolute position, a number for each node."""
+
+    def verify(draft: Draft, logits: Array, sampling: warp.Sampling, noise: Noise) -> Verdict:
+        p = warp.apply(sampling, logits)
+        q, given = law.drafted_from(draft)
+        assert q is not None
+        decided = jax.vmap(block_rule)(draft.tokens, draft.length, p, q, given)
+        nodes = jnp.arange(1, p.shape[1], dtype=jnp.int32)
+        at = [noise._replace(length=noise.length + node) for node in nodes]
+        u = jnp.concatenate([_RIGHT_UNIFORMS(one, 0, ACCEPT, 1) for one in at], 1)
+        kept = u < jax.vmap(chances)(decided.stop)[:, 1:]
+        node = jnp.max(jnp.where(kept, nodes, 0), 1)
+        rest = jax.vmap(law.residual)(node, decided.weight, draft.tokens, p, q, given, draft.length)
+        return Verdict(node, chain_path(p), keys.draw(rest, keys.uniforms(noise, 0, RESIDUAL, 2)))
+
+    return {"verifier": lambda right: right._replace(verify=verify)}
 
 
 @FAULTS.add(laws.iid, token)
@@ -253,6 +286,29 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 
     def wrong(draw: Any, logits: Array, node: Any) -> tuple:
         return keys.argmax(logits), draw(logits, node)[1]
+
+    return drawing(patch, wrong)
+
+
+@FAULTS.add(laws.part, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """The q of a draft vocabulary is not scattered to the target's ids."""
+
+    def wrong(draw: Any, logits: Array, node: Any) -> tuple:
+        drawn, probs = draw(logits, node)
+        packed = probs[:, jnp.array(laws.PART)]
+        return drawn, jnp.pad(packed, ((0, 0), (0, probs.shape[1] - packed.shape[1])))
+
+    return drawing(patch, wrong)
+
+
+@FAULTS.add(laws.part, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """The token of a draft vocabulary is not mapped to the target's ids."""
+
+    def wrong(draw: Any, logits: Array, node: Any) -> tuple:
+        drawn, probs = draw(logits, node)
+        return keys.argmax(drawn[:, None] == jnp.array(laws.PART)), probs
 
     return drawing(patch, wrong)
 
