@@ -18,8 +18,9 @@ from jax import Array
 from eval.chat import Chat
 from eval.measure import Cell
 from eval.rows import ALL, Row, first_difference
-from specjax import stats
+from specjax import Sampling, keys, stats, warp
 from specjax.prefill import prefill
+from specjax.sample import chunk_size
 from specjax.target import Target
 
 # Gaps of the two best logits below which rounding may decide.
@@ -37,7 +38,7 @@ def differences(cells: Sequence[Cell], rows: Sequence[Row], chat: Chat) -> list[
     Returns:
       A sentence for each failure.
     """
-    failures, limit = [], _limit(chat)
+    failures, limit = [], near_tie(chat)
     plain = {c.prompt.name: c for c in cells if c.mode.name == "plain" and c.mode.greedy}
     for cell in cells:
         if not (cell.mode.greedy and cell.mode.verifier.lossless):
@@ -62,53 +63,94 @@ def differences(cells: Sequence[Cell], rows: Sequence[Row], chat: Chat) -> list[
 
 def copies(cells: Sequence[Cell], chat: Chat) -> list[str]:
     """Checks that a copy of the target has all its greedy drafts accepted (but at near ties)."""
-    failures, limit = [], _limit(chat)
+    failures, limit = [], near_tie(chat)
     for cell in cells:
         if not (cell.mode.is_copy and cell.mode.greedy and cell.mode.verifier.lossless):
             continue
-        rate = stats.acceptance_rate(cell.trials[0].decoding.stats)
-        if rate == 1 or cell.mode.k >= len(cell.tokens):
-            continue
-        gaps = [margin(chat, cell.ids + cell.tokens[:at]) for at in _refused(cell)]
-        if not gaps or max(gaps) >= limit:
+        counts = cell.trials[0].decoding.stats
+        places = _refused(cell)
+        # What was drafted past the answer's end is thrown away; no text leads there.
+        gaps = [margin(chat, cell.ids + cell.tokens[:at]) for at in places if at < len(cell.tokens)]
+        if len(places) < _refusals(counts) or not all(gap < limit for gap in gaps):
             failures.append(
-                f"{cell.mode.label} has {100 * rate:.1f}% of its drafts accepted on "
-                f"{cell.prompt.name!r}; it must be 100%: its cache or its positions are wrong"
+                f"{cell.mode.label} has {100 * stats.acceptance_rate(counts):.1f}% of its drafts "
+                f"accepted on {cell.prompt.name!r}; it must be 100%: its cache or its positions "
+                "are wrong"
             )
     return failures
 
 
+def _refusals(counts: stats.Stats) -> int:
+    """Rounds that refused a draft token: each judged one more than it accepted."""
+    return int(counts.judged.sum() - counts.accepted.sum())
+
+
 def _refused(cell: Cell) -> list[int]:
-    """Output indices of the corrections: the last tokens of bursts that stop short."""
+    """Output indices of the corrections (or where they would be), as far as they can be found.
+
+    A burst short of k + 1 tokens ends with a correction. The last one may also be short because the
+    answer ended in it: there the counts say how much of the draft stayed.
+    """
+    *sizes, _ = (cell.bursts or ([], []))[0] or [0]
     ends, at = [], 0
-    for size in (cell.bursts or ([], []))[0][:-1]:
+    for size in sizes:
         at += size
         if size <= cell.mode.k:
             ends.append(at - 1)
+    counts = cell.trials[0].decoding.stats
+    if cell.bursts and _refusals(counts) > len(ends):
+        kept_before = at - len(sizes)  # each burst is what was accepted, and one token more
+        ends.append(at + int(counts.accepted.sum()) - kept_before)
     return ends
 
 
-def margin(chat: Chat, ids: Sequence[int]) -> float:
-    """The gap between the two best logits after ``ids``, in a pass over one token."""
+def near_tie(chat: Chat) -> float:
+    """The gap of the two best values below which rounding may decide between them."""
+    return NEAR_TIE.get(str(chat.dtype), NEAR_TIE["float32"])
+
+
+def margin(
+    chat: Chat, ids: Sequence[int], temperature: float = 0.0, key: Array | None = None
+) -> float:
+    """By how much plain decoding's token wins after ``ids``, in a pass over one token.
+
+    Args:
+      chat: the target.
+      ids: prompt and output so far.
+      temperature: 0: the gap of the two best logits. Above: that of the two best ``log p + g`` of
+        coupled sampling.
+      key: the row's key ``[1]``; for sampling only.
+    """
     size = 1 << (len(ids) - 1).bit_length()
     tokens = jnp.asarray([[*ids, *[0] * (size - len(ids))]], jnp.int32)
     length = jnp.asarray([len(ids)], jnp.int32)
-    return float(_margin(chat.target, chat.dtype, chat.params, tokens, length))
+    warmth = jnp.full([1], temperature, jnp.float32) if temperature else None
+    arguments = chat.params, tokens, length, warmth, key if temperature else None
+    return float(_margin(chat.target, chat.dtype, *arguments))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _margin(target: Target, dtype: Any, params: Any, tokens: Array, length: Array) -> Array:
+def _margin(
+    target: Target,
+    dtype: Any,
+    params: Any,
+    tokens: Array,
+    length: Array,
+    temperature: Array | None,
+    key: Array | None,
+) -> Array:
     cache = target.init_cache(1, tokens.shape[1], dtype)
-    chunk = min(64, tokens.shape[1])
+    chunk = chunk_size(tokens.shape[1])
     cache, _ = prefill(target, params, tokens, length, cache, chunk=chunk)
     last = jnp.take_along_axis(tokens, length[:, None] - 1, 1)
     logits, _, _ = target.apply(params, last, cache)
-    best = jax.lax.top_k(logits[0, 0, : target.vocab_size].astype(jnp.float32), 2)[0]
+    values = logits[:, :, : target.vocab_size].astype(jnp.float32)
+    if temperature is not None:
+        depth = jnp.zeros([1], jnp.int32)
+        noise = keys.target_gumbel(keys.Noise(key, length), depth, target.vocab_size)
+        values = jnp.log(warp.apply(Sampling(temperature=temperature), values)) + noise
+    best = jax.lax.top_k(values[0, 0], 2)[0]
     return best[0] - best[1]
-
-
-def _limit(chat: Chat) -> float:
-    return NEAR_TIE.get(str(chat.dtype), NEAR_TIE["float32"])
 
 
 def _note(row: Row, cell: Cell, index: int, gap: float) -> None:

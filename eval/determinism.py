@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,13 +22,12 @@ import numpy as np
 from jax import Array
 
 import specjax
-from eval import chat, checks, prompts, results
+from eval import chat, prompts, results
+from eval.checks import margin, near_tie
 from eval.rows import first_difference
-from specjax import Sampling, device, keys, stats, verify, warp
+from specjax import Sampling, device, keys, stats, verify
 from specjax.draft import Drafter
 from specjax.drafters import draft_model, ngram
-from specjax.prefill import prefill
-from specjax.target import Target
 from specjax.verify import Verifier
 
 SAME = "identical"
@@ -117,7 +115,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
                     }
                 )
             print(_line(rows[-len(chosen) :]), flush=True)
-    failures = check(rows, checks.NEAR_TIE.get(str(model.dtype), checks.NEAR_TIE["float32"]))
+    failures = check(rows, near_tie(model))
     results.write(workdir, s, rows, failures)
     print(f"\n{_table(rows)}\n\nresults: {workdir}/results.json", flush=True)
     return failures
@@ -149,44 +147,6 @@ def tokens_of(out: specjax.SampleOutput, row: int) -> Sequence[int]:
 def row_key(s: Settings, row: int) -> Array:
     """The key ``[1]`` of a row."""
     return keys.row_keys(jax.random.key(s.seed), row + 1)[row:]
-
-
-def margin(model: chat.Chat, ids: Sequence[int], temperature: float, key: Array) -> float:
-    """By how much plain decoding's token wins after ``ids``, in a pass over one token.
-
-    Greedy: the gap of the two best logits. Coupled: that of the two best ``log p + g``.
-    """
-    size = 1 << (len(ids) - 1).bit_length()
-    tokens = jnp.asarray([[*ids, *[0] * (size - len(ids))]], jnp.int32)
-    length = jnp.asarray([len(ids)], jnp.int32)
-    arguments = model.params, tokens, length, jnp.full([1], temperature, jnp.float32), key
-    return float(_margin(model.target, model.dtype, temperature > 0, *arguments))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _margin(
-    target: Target,
-    dtype: Any,
-    sampled: bool,
-    params: Any,
-    tokens: Array,
-    length: Array,
-    temperature: Array,
-    key: Array,
-) -> Array:
-    cache = target.init_cache(1, tokens.shape[1], dtype)
-    chunk = min(64, tokens.shape[1])
-    cache, _ = prefill(target, params, tokens, length, cache, chunk=chunk)
-    last = jnp.take_along_axis(tokens, length[:, None] - 1, 1)
-    logits, _, _ = target.apply(params, last, cache)
-    values = logits[:, :, : target.vocab_size].astype(jnp.float32)
-    if sampled:
-        noise = keys.target_gumbel(
-            keys.Noise(key, length), jnp.zeros([1], jnp.int32), values.shape[-1]
-        )
-        values = jnp.log(warp.apply(Sampling(temperature=temperature), values)) + noise
-    best = jax.lax.top_k(values[0, 0], 2)[0]
-    return best[0] - best[1]
 
 
 def perturbed(params: Any, share: float, key: Array) -> Any:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from specjax import keys, warp
 from specjax.draft import Draft, Verdict
 from specjax.verify import Verifier
-from specjax.verify.base import chain_path
+from specjax.verify.base import chain_path, run_length
+from specjax.verify.lossy import keep_while
 
 
 @cache
@@ -37,17 +38,11 @@ def synthetic(alpha: float, greedy: bool = True) -> Verifier:
         raise ValueError(f"synthetic: alpha={alpha}; it must be 0 to 1")
 
     def verify(draft: Draft, logits, sampling: warp.Sampling, noise: keys.Noise) -> Verdict:
-        nodes = draft.tokens.shape[1]
-        position = jnp.arange(nodes, dtype=jnp.int32)
-        lucky = keys.uniforms(noise, 0, keys.ACCEPT, nodes) < alpha
-        kept = lucky & (position < draft.length[:, None])
-        accepted = jnp.sum(jnp.cumprod(kept.astype(jnp.int32), 1), 1, dtype=jnp.int32)
-        if greedy:
-            token = jnp.take_along_axis(keys.argmax(logits), accepted[:, None], 1)[:, 0]
-        else:
-            probs = warp.apply(sampling, logits)
-            at_node = jnp.take_along_axis(probs, accepted[:, None, None], 1)[:, 0]
-            token = keys.draw(at_node, keys.uniforms(noise, 0, keys.RESIDUAL, 2))
+        lucky = keys.uniforms(noise, 0, keys.ACCEPT, draft.tokens.shape[1]) < alpha
+        if not greedy:
+            return keep_while(draft, warp.apply(sampling, logits), lucky, noise)
+        accepted = run_length(lucky, draft.length)
+        token = jnp.take_along_axis(keys.argmax(logits), accepted[:, None], 1)[:, 0]
         return Verdict(accepted, chain_path(logits), token)
 
     name = f"synthetic {alpha:g}"
