@@ -34,7 +34,7 @@ from scripts import conversations, prompt_source
 from scripts.conversations import Conversation
 from scripts.data_report import Answered, Progress, Speed, Tally, summary, table
 from scripts.journal import Answer, Journal
-from specjax import device
+from specjax import FinishReason, device
 from specjax.generate import Prompt
 from specjax.models import loading
 from train import chat_mask, data, fingerprint
@@ -235,7 +235,7 @@ def _decode(
         eos_ids=chat.eos_ids,
         key=key if temperature else None,
     ):
-        yield Answer(done.number, turn, done.tokens, done.finish_reason == "eos")
+        yield Answer(done.number, turn, done.tokens, done.finish_reason == FinishReason.EOS)
 
 
 def from_journal(

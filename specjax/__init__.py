@@ -4,11 +4,13 @@ from specjax import drafters, verify
 from specjax.cache import KVCache
 from specjax.draft import Params
 from specjax.generate import generate_many
+from specjax.round import FinishReason
 from specjax.sample import SampleOutput, decode, finish, sample, start, stream
 from specjax.target import Target
 from specjax.warp import Sampling
 
 __all__ = [
+    "FinishReason",
     "KVCache",
     "Params",
     "SampleOutput",

@@ -119,7 +119,7 @@ class Drafter(NamedTuple):
       update: ``(params, state, context, record) -> state``, restores the state's invariant; the
         context is the one the draft was made in.
       num_nodes: N, static.
-      layers: target features it wants (see ``Target.layers``).
+      layers: target features it wants (see ``Target.apply``).
       name: for tables.
     """
 

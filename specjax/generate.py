@@ -15,9 +15,7 @@ from jax.typing import DTypeLike
 
 from specjax import stats, validate
 from specjax.draft import Drafter, Params
-from specjax.round import BAD_LOGITS, LENGTH, RUNNING, Engine, Request, State
-from specjax.sample import (
-    FINISH_REASONS,
+from specjax.loop import (
     buffer_slots,
     cache_dtype,
     chunk_size,
@@ -25,6 +23,7 @@ from specjax.sample import (
     prefilled,
     prepare,
 )
+from specjax.round import BAD_LOGITS, LENGTH, RUNNING, Engine, FinishReason, Request, State
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling
@@ -48,7 +47,7 @@ class Finished(NamedTuple):
     Attributes:
       number: the prompt's.
       tokens: what was emitted; an EOS counts.
-      finish_reason: out of ``FINISH_REASONS``: "eos" or "length".
+      finish_reason: EOS or LENGTH.
       rounds: target passes it took.
       drafted: draft tokens submitted.
       accepted: draft tokens kept.
@@ -56,7 +55,7 @@ class Finished(NamedTuple):
 
     number: int
     tokens: list[int]
-    finish_reason: str
+    finish_reason: FinishReason
     rounds: int
     drafted: int
     accepted: int
@@ -253,7 +252,7 @@ class _Rows:
                     f"{number} after {len(emitted)} new tokens; check its parameters and dtype"
                 )
             counts = (counted.rounds[row], counted.drafted[row], counted.accepted[row].sum())
-            out.append(Finished(number, emitted, FINISH_REASONS[reasons[row]], *map(int, counts)))
+            out.append(Finished(number, emitted, FinishReason(reasons[row]), *map(int, counts)))
             self._prompt[row] = None
         return out
 

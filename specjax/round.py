@@ -7,6 +7,7 @@ state obeys the invariant its own docstring states. A finished row is frozen.
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,17 @@ from specjax.draft import Context, Draft, Drafter, Params, Record, Verdict
 from specjax.target import Target
 from specjax.verify import Verifier
 
-RUNNING, EOS, LENGTH, BAD_LOGITS = range(4)  # finish reasons
+
+class FinishReason(enum.IntEnum):
+    """Why a row is finished, if it is."""
+
+    RUNNING = 0
+    EOS = 1
+    LENGTH = 2
+    BAD_LOGITS = 3
+
+
+RUNNING, EOS, LENGTH, BAD_LOGITS = map(int, FinishReason)  # plain numbers for array code
 
 
 class Engine(NamedTuple):

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-from specjax import stats, validate
-from specjax.draft import Drafter, Params, Prefill
-from specjax.prefill import prefill
-from specjax.round import BAD_LOGITS, Engine, Request, State, run_round
+from specjax import validate
+from specjax.draft import Drafter, Params
+from specjax.loop import (
+    buffer_slots,
+    cache_dtype,
+    chunk_size,
+    decode_state,
+    prefilled,
+    prepare,
+)
+from specjax.round import Engine, FinishReason, Request, State
 from specjax.stats import Stats
 from specjax.target import Target
-from specjax.verify import Verifier, block, greedy
+from specjax.verify import Verifier
 from specjax.warp import Sampling
-
-_CHEAP_WIDTH = 5  # tokens of a pass that reads the weights of a batch of one once, on CPU
-FINISH_REASONS = ("running", "eos", "length", "bad logits")  # by the numbers in round.py
 
 
 class SampleOutput(NamedTuple):
@@ -31,7 +34,7 @@ class SampleOutput(NamedTuple):
     Attributes:
       tokens: int32 ``[B, max_new_tokens]``, ``pad_id`` after each row's end.
       lengths: int32 ``[B]``, tokens emitted; an EOS counts.
-      finish_reason: int32 ``[B]``, an index into ``FINISH_REASONS``.
+      finish_reason: int32 ``[B]``, of ``FinishReason``.
       stats: counters.
     """
 
@@ -163,7 +166,7 @@ def start(
     dtype: DTypeLike | None = None,
 ) -> Run:
     """Checks the arguments (those of ``sample``), prefills, and returns a run ready to decode."""
-    validate.parts(target, drafter, verifier)
+    validate.parts(target, drafter, verifier)  # before the prompts, which need a real target
     tokens, lengths = validate.prompts(prompts, prompt_lengths, target.vocab_size)
     batch = len(lengths)
     max_new_tokens = validate.budget(max_new_tokens)
@@ -187,33 +190,13 @@ def start(
     return Run(engine, both, request, state)
 
 
-def prepare(
-    target: Target,
-    drafter: Drafter | None,
-    drafter_params: Any,
-    sampling: Sampling | None,
-    verifier: Verifier | None,
-    key: Array | None,
-    widths: Sequence[int] | None,
-    batch: int,
-) -> tuple[Engine, Sampling]:
-    """What is decoded with, and how it samples: checked, with defaults, settings as ``[B]``."""
-    validate.parts(target, drafter, verifier)
-    sampling = validate.sampling(sampling or Sampling(), batch)
-    is_greedy = sampling.temperature is None
-    verifier = verifier or (greedy if is_greedy else block)
-    validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
-    chosen = _widths(widths, drafter.num_nodes if drafter else 0)
-    return Engine(target, drafter, verifier, chosen), sampling
-
-
 def decode(run: Run, rounds: int | None = None) -> Run:
     """Runs rounds until every row is finished, or at most ``rounds`` of them.
 
     The state of ``run`` is donated: use the run that comes back.
     """
-    limit = jnp.asarray(np.iinfo(np.int32).max if rounds is None else rounds, jnp.int32)
-    return run._replace(state=decode_state(run.engine, run.params, run.request, run.state, limit))
+    most = jnp.asarray(np.iinfo(np.int32).max if rounds is None else rounds, jnp.int32)
+    return run._replace(state=decode_state(run.engine, run.params, run.request, run.state, most))
 
 
 def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
@@ -234,99 +217,9 @@ def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
 def check_logits(run: Run) -> None:
     """Raises ValueError when a row stopped on logits that are no distribution."""
     reason, length = jax.device_get((run.state.reason, run.state.length))
-    rows = np.flatnonzero(reason == BAD_LOGITS)
+    rows = np.flatnonzero(reason == FinishReason.BAD_LOGITS)
     if rows.size:
         raise ValueError(
             f"the target's logits hold NaN, +inf or nothing finite in row {rows[0]} after "
             f"{length[rows[0]]} tokens; check its parameters and dtype"
         )
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def prefilled(
-    engine: Engine, chunk: int, dtype: Any, params: Params, tokens: Array, length: Array
-) -> State:
-    """The state of a batch after its prompts: int32 ``[B, S]`` tokens and ``[B]`` lengths."""
-    batch, capacity = tokens.shape
-    target, drafter = engine.target, engine.drafter
-    layers = drafter.layers if drafter else ()
-    cache = target.init_cache(batch, capacity, dtype)
-    cache, features = prefill(
-        target, params.target, tokens, length, cache, chunk=chunk, layers=layers
-    )
-    given = Prefill(tokens, length, features, capacity, chunk, dtype)
-    return State(
-        tokens=tokens,
-        length=length,
-        reason=jnp.zeros([batch], jnp.int32),
-        cache=cache,
-        drafter=drafter.init(params, given) if drafter else (),
-        stats=stats.init(batch, engine.num_nodes, len(engine.widths)),
-    )
-
-
-@partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))
-def decode_state(
-    engine: Engine,
-    params: Params,
-    request: Request,
-    state: State,
-    limit: Array,
-    enough: Array | None = None,
-) -> State:
-    """Runs at most ``limit`` rounds, until ``enough`` rows (all by default) are finished."""
-
-    def running(carry: tuple[Array, State]) -> Array:
-        done = carry[1].done
-        stop = jnp.all(done) if enough is None else jnp.sum(done, dtype=jnp.int32) >= enough
-        return (carry[0] < limit) & ~stop
-
-    def body(carry: tuple[Array, State]) -> tuple[Array, State]:
-        return carry[0] + 1, run_round(engine, params, request, carry[1])
-
-    return lax.while_loop(running, body, (jnp.zeros([], jnp.int32), state))[1]
-
-
-def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:
-    """Slots the buffers need: prompt, budget and scratch for a draft; powers of two by default."""
-    needed = prompt + budget + nodes
-    if max_length is None:
-        return max(128, 1 << (needed - 1).bit_length())
-    if max_length < needed:
-        raise ValueError(
-            f"max_length={max_length} can't hold {prompt} prompt tokens, {budget} new tokens and "
-            f"{nodes} draft slots; it must be at least {needed}"
-        )
-    return max_length
-
-
-def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
-    """The widths of a target pass; accelerators take one.
-
-    On CPU a pass over up to 5 tokens costs little more than one over a single token, and the sixth
-    costs half a pass (see ``models.linear``).
-    """
-    if widths is None:
-        several = (1, _CHEAP_WIDTH) if jax.default_backend() == "cpu" else ()
-        return (*(width for width in several if width <= nodes), nodes + 1)
-    if (
-        not widths
-        or list(widths) != sorted(set(widths))
-        or widths[0] < 1
-        or widths[-1] != nodes + 1
-    ):
-        raise ValueError(
-            f"widths={widths}; they must ascend from at least 1 to N + 1 = {nodes + 1}"
-        )
-    return tuple(widths)
-
-
-def chunk_size(capacity: int) -> int:
-    """Tokens a prefill pass takes: enough to be compute-bound, not much more."""
-    return min(capacity, 64 if jax.default_backend() == "cpu" else 512)
-
-
-def cache_dtype(params: Any) -> DTypeLike:
-    """The dtype of the largest parameter: that of the matrices."""
-    leaves = [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")]
-    return max(leaves, key=lambda leaf: leaf.size).dtype if leaves else jnp.float32

@@ -33,9 +33,10 @@ def prompts(
             f"prompts holds {prompts[0]!r}; they must be integers [B, P] or a list of lists of "
             "them (a single prompt goes in a list, [prompt])"
         )
-    if isinstance(prompts, Sequence) and lengths is None:
-        lengths = np.array([len(prompt) for prompt in prompts], int)
-        width = max(map(len, prompts), default=0)
+    if isinstance(prompts, Sequence):
+        own = [len(prompt) for prompt in prompts]
+        lengths = np.array(own, int) if lengths is None else lengths
+        width = max(own, default=0)
         prompts = [[*prompt, *[0] * (width - len(prompt))] for prompt in prompts]
     tokens = np.asarray(prompts)
     if tokens.ndim != 2 or tokens.shape[0] == 0:
@@ -89,7 +90,7 @@ def parts(target: Target, drafter: Drafter | None, verifier: Verifier | None) ->
     if not isinstance(drafter, Drafter | None):
         raise ValueError(f"drafter={drafter!r}; it must be a Drafter, such as drafters.ngram(k=4)")
     if not isinstance(verifier, Verifier | None):
-        raise ValueError(f"verifier={verifier!r}; it must be a Verifier, such as verify.token")
+        raise ValueError(f"verifier={verifier!r}; it must be a Verifier, such as verify.block")
     if not callable(target.rollback):
         raise ValueError(
             f"target {target.name!r} has no rollback; its cache must be able to forget entries "
@@ -140,7 +141,7 @@ def pairing(
     """Settings that only make sense together."""
     if verifier.greedy != is_greedy:
         how = "greedy decoding" if is_greedy else "a temperature above 0"
-        fix = "verify.greedy, or set a temperature" if is_greedy else "verify.token or verify.match"
+        fix = "verify.greedy, or set a temperature" if is_greedy else "verify.block or verify.match"
         raise ValueError(f"verifier {verifier.name!r} does not go with {how}; use {fix}")
     if key is None and not is_greedy:
         raise ValueError("key=None with a temperature above 0; pass key=jax.random.key(seed)")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, generate, testing, verify
+from specjax import FinishReason, Sampling, generate, testing, verify
 from specjax.drafters import draft_model, ngram
 from specjax.generate import Prompt
 from tests import support
@@ -47,7 +47,7 @@ def alone(index: int, prompt: list[int], **how: Any) -> tuple[list[int], str]:
     """What ``sample`` gives for the prompt's own key, in a batch of one."""
     if "sampling" not in how:  # greedy: in numpy
         tokens = support.plain_greedy(TABLE, prompt, BUDGET, eos=[EOS])
-        return tokens, "eos" if tokens[-1] == EOS else "length"
+        return tokens, FinishReason.EOS if tokens[-1] == EOS else FinishReason.LENGTH
     if how.get("verifier") in (verify.match, verify.coupled):
         # The same path for every drafter: that of plain sampling.
         how = dict(sampling=SAMPLED, verifier=verify.match)
@@ -57,7 +57,7 @@ def alone(index: int, prompt: list[int], **how: Any) -> tuple[list[int], str]:
         **how,
     )  # fmt: skip
     tokens = out.tokens[0, : int(out.lengths[0])].tolist()
-    return tokens, generate.FINISH_REASONS[int(out.finish_reason[0])]
+    return tokens, FinishReason(int(out.finish_reason[0]))
 
 
 SAMPLED = Sampling(temperature=1.0)
@@ -90,7 +90,7 @@ def test_an_answer_is_the_one_the_prompt_gets_alone(refill: int, how: dict[str, 
             assert one.accepted <= one.drafted
         else:
             assert one.rounds == len(one.tokens) and one.drafted == 0
-    assert reasons == {"eos", "length"}
+    assert reasons == {FinishReason.EOS, FinishReason.LENGTH}
 
 
 def test_a_long_answer_holds_nobody_up() -> None:

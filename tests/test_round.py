@@ -4,7 +4,6 @@ An oracle drafter decides what is accepted: with the truth as its script every d
 can put an EOS, the end of a budget or a wrong token wherever it wants.
 """
 
-import importlib
 import re
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, testing, verify
+from specjax import Sampling, loop, testing, verify
 from specjax.draft import Draft, Drafter
 from specjax.drafters import draft_model, ngram
 from specjax.models import ModelConfig, init_params, transformer_target
@@ -322,13 +321,14 @@ def test_by_default_a_round_without_drafts_takes_one_token() -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("accelerators take one width")
     run = start(max_new_tokens=4)
-    assert run.engine.widths == (1, 3, 5)
+    assert run.engine.widths == (1, 5)
     assert start(drafter=None, drafter_params=None, max_new_tokens=4).engine.widths == (1,)
 
 
 def test_by_default_a_round_without_drafts_takes_one_token_for_one_node_too() -> None:
     run = start(max_new_tokens=4, drafter=testing.oracle(1))
     assert run.engine.widths == (1, 2)
+    assert start(max_new_tokens=4, drafter=testing.oracle(9)).engine.widths == (1, 5, 10)
 
 
 # --- logits that are no distribution ---
@@ -358,7 +358,7 @@ def test_a_bad_row_stops_raises_and_spares_its_neighbours(kind: str) -> None:
     run = specjax.decode(run)
     reasons = np.asarray(run.state.reason)
     assert reasons[3] == 3
-    assert specjax.sample.__globals__["FINISH_REASONS"][3] == "bad logits"
+    assert specjax.FinishReason(3).name == "BAD_LOGITS"
     for row, prompt in enumerate(PROMPTS):
         if row != 3:
             got = np.asarray(run.state.tokens)[row, len(prompt) : len(prompt) + 8]
@@ -403,10 +403,9 @@ def test_minus_infinity_is_legal_padding() -> None:
 
 
 def test_reasons_have_their_numbers() -> None:
-    names = importlib.import_module("specjax.sample").FINISH_REASONS
-    assert names[RUNNING] == "running"
-    assert names[EOS] == "eos"
-    assert names[LENGTH] == "length"
+    assert specjax.FinishReason.RUNNING == RUNNING == 0
+    assert specjax.FinishReason.EOS == EOS
+    assert specjax.FinishReason.LENGTH == LENGTH
 
 
 # --- the compiled program ---
@@ -434,7 +433,7 @@ def program_of_a_transformer(rule: verify.Verifier, **options: Any) -> tuple[Any
         sampling=None if rule.greedy else Sampling(temperature=1.0),
         key=jax.random.key(0),
     )
-    decode = importlib.import_module("specjax.sample").decode_state
+    decode = loop.decode_state
     lowered = decode.lower(run.engine, run.params, run.request, run.state, jnp.int32(100))
     return lowered.compile(), run
 

@@ -1,6 +1,5 @@
 """The public call: what a row's output depends on, what recompiles, what is donated, streaming."""
 
-import importlib
 import subprocess
 import sys
 from functools import partial
@@ -12,15 +11,15 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, keys, testing, verify
+from specjax import Sampling, keys, loop, testing, verify
 from specjax.drafters import draft_model, ngram
+from specjax.models.linear import PANEL_ROWS
 from tests import support
 
 VOCAB, K = 16, 3
 TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(0, VOCAB, scale=1.0)
 CLOSE = TABLE + testing.scripted_table(1, VOCAB, scale=0.5)  # a draft model that is often right
 PROMPTS = [[3], [1, 2, 1, 2, 1], [5, 6, 7, 5, 6, 9, 8, 5, 6]]
-module = importlib.import_module("specjax.sample")
 
 
 # --- importing ---
@@ -42,7 +41,7 @@ import specjax.sample
 from specjax import sample
 import specjax.drafters, specjax.verify, specjax.testing, specjax.theory, specjax.stats
 assert callable(sample) and callable(specjax.sample) and sample is specjax.sample
-for name in ("absl", "ml_collections", "transformers", "torch", "orbax", "optax"):
+for name in ("ml_collections", "transformers", "torch", "orbax", "optax"):
     assert name not in sys.modules, name
 """
 
@@ -211,7 +210,7 @@ def test_every_setting_is_honoured() -> None:
 
 
 def compiled() -> tuple[int, int]:
-    return module.prefilled._cache_size(), module.decode_state._cache_size()
+    return loop.prefilled._cache_size(), loop.decode_state._cache_size()
 
 
 def test_one_compile_a_bucket_and_none_for_new_values() -> None:
@@ -424,3 +423,7 @@ def test_caches_take_the_dtype_of_the_matrices_or_the_one_asked_for() -> None:
     specjax.start(target, TABLE, PROMPTS, max_new_tokens=2)
     specjax.start(target, TABLE, PROMPTS, max_new_tokens=2, dtype="bfloat16")
     assert seen == [jnp.bfloat16, jnp.float32, jnp.bfloat16]
+
+
+def test_the_cheap_width_is_the_models() -> None:
+    assert loop.CHEAP_WIDTH == PANEL_ROWS

@@ -68,7 +68,7 @@ BAD: dict[str, tuple[dict, str]] = {
     "raw key": (dict(sampling=Sampling(temperature=1.0), key=jnp.zeros(2, jnp.uint32)), r"must be a typed key, jax.random.key\(seed\)"),
     "seed for a key": (dict(sampling=Sampling(temperature=1.0), key=3), "key=3; it must be a typed key"),
     "rbg key": (dict(sampling=Sampling(temperature=1.0), key=jax.random.key(0, impl="rbg")), "rbg key; only threefry2x32"),
-    "greedy verifier, sampling": (sampled(temperature=1.0) | dict(verifier=verify.greedy), "verifier 'greedy' does not go with a temperature.*verify.token"),
+    "greedy verifier, sampling": (sampled(temperature=1.0) | dict(verifier=verify.greedy), "verifier 'greedy' does not go with a temperature.*verify.block"),
     "token verifier, greedy": (dict(verifier=verify.token), "verifier 'token' does not go with greedy decoding; use verify.greedy"),
     "match verifier, greedy": (dict(verifier=verify.match), "verifier 'match' does not go with greedy decoding"),
     "drafter_params alone": (dict(drafter_params=TABLE), "drafter_params without a drafter"),

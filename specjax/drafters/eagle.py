@@ -220,7 +220,7 @@ class _Attention:
 
 
 def _settled(state: EagleState, ran: tuple[Array, Array, KVCache], length: Array) -> EagleState:
-    """The state with ``length [B]`` entries after a pass; rows without new ones stay as they are."""
+    """The state with ``length [B]`` entries after a pass; rows without new ones don't change."""
     output, hidden, cache = ran
     gained = jnp.minimum(length - state.cache.length, output.shape[1])
     at = jnp.maximum(gained - 1, 0)[:, None, None]

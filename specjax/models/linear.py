@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,8 @@ def linear(
     On CPU a few rows times a matrix take as long as reading the matrix, and that depends on its
     layout. From ``[in, out]`` XLA's kernel for two rows and more reads a narrow strip of each row,
     at 15 to 19 GB/s; from panels it reads on and on, at 23 to 26 (memory at 33). Milliseconds for
-    all 0.54 GB of SmolLM2-135M's matrices, one run, by rows:
+    all 0.54 GB of SmolLM2-135M's matrices alone, one run, by rows (17.8 for one by halves, which is
+    what a single row takes without panels):
 
     ====== ==== ==== ==== ==== ==== ==== ====
     rows   1    2    3    4    5    6    10
@@ -46,6 +49,19 @@ def linear(
     else:
         return jnp.matmul(x, weight, preferred_element_type=out_dtype)
     return out.reshape(*x.shape[:-1], -1)
+
+
+def drop_panels(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters without the second form of their matrices.
+
+    What ``models.load`` gives on CPU holds small models' matrices twice, and short passes read the
+    panels: where the weights are changed, drop the panels first.
+    """
+    return {
+        name: drop_panels(value) if isinstance(value, Mapping) else value
+        for name, value in params.items()
+        if not name.endswith("_panels")
+    }
 
 
 def to_panels(weight: Array) -> Array:

@@ -40,7 +40,10 @@ _HUB_FILES = (
 
 
 def load(
-    source: str | os.PathLike[str], dtype: jax.typing.DTypeLike | None = None
+    source: str | os.PathLike[str],
+    dtype: jax.typing.DTypeLike | None = None,
+    *,
+    panels: bool | None = None,
 ) -> tuple[Target, dict[str, Any], ModelConfig]:
     """Loads a model of the Llama family.
 
@@ -48,6 +51,9 @@ def load(
       source: a local folder in Hugging Face layout, or a hub id, ``owner/name`` or
         ``owner/name@revision`` (downloaded once to ``HF_HOME``, with ``HF_TOKEN`` if set).
       dtype: of the parameters; by default float32 on CPU and bfloat16 on accelerators.
+      panels: whether to hold the matrices a second time, as ``NAME_panels`` beside ``NAME``, which
+        short passes read; by default small models on CPU (``wants_panels``). With weights that are
+        to change, say False, or use ``drop_panels``: nothing keeps the two forms equal.
 
     Returns:
       The target, its parameters (a pytree of arrays on the default device) and the configuration.
@@ -59,7 +65,7 @@ def load(
     """
     folder = resolve(source)
     config = read_config(folder)
-    return transformer_target(config), load_params(folder, config, dtype), config
+    return transformer_target(config), load_params(folder, config, dtype, panels=panels), config
 
 
 def resolve(source: str | os.PathLike[str], files: Sequence[str] = _HUB_FILES) -> pathlib.Path:
@@ -108,7 +114,7 @@ def read_config(folder: pathlib.Path) -> ModelConfig:
 def wants_panels(config: ModelConfig, dtype: jax.typing.DTypeLike) -> bool:
     """Whether ``load`` keeps the matrices a second time, as panels: small models on CPU.
 
-    Passes over 2 to 5 tokens, which speculation lives on, then take 0.7 to 0.75 of the time (see
+    Passes over 2 to 5 tokens, which speculation lives on, then take 0.7 to 0.8 of the time (see
     ``linear.linear``). Longer ones, such as prefill, take up to twice as long from panels, so the
     first copy stays.
     """
@@ -129,8 +135,7 @@ def load_params(
       folder: holds ``model.safetensors``, or shards and ``model.safetensors.index.json``.
       config: what they should hold.
       dtype: of the parameters; by default the device's.
-      panels: whether to hold the matrices a second time for decoding; by default
-        ``wants_panels``. Training has no use for them.
+      panels: see ``load``.
 
     Returns:
       Nested dicts of arrays; on CPU, of small models, with ``..._panels`` beside the matrices, a

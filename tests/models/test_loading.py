@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from specjax.models import ModelConfig, linear, load, loading, transformer_target
+from specjax.models import ModelConfig, drop_panels, linear, load, loading, transformer_target
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -217,6 +217,9 @@ def test_small_models_on_cpu_hold_their_matrices_as_panels_too(
         block = params["block_0"]
         np.testing.assert_array_equal(block[f"{name}_panels"], linear.to_panels(block[name]))
     np.testing.assert_array_equal(params["head_panels"], linear.to_panels(params["embed"].T))
+    plain = load(tmp_path, panels=False)[1]
+    assert jax.tree.structure(drop_panels(params)) == jax.tree.structure(plain)
+    assert not any("panels" in str(path) for path, _ in jax.tree_util.tree_leaves_with_path(plain))
     monkeypatch.setattr(loading, "_PANELS_UP_TO", 1000)
     _, params, _ = load(tmp_path)
     assert "head_panels" not in params and "qkv_panels" not in params["block_0"]

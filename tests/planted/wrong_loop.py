@@ -13,7 +13,7 @@ from specjax import keys, round, stats
 from specjax.draft import Draft, Verdict
 from specjax.target import Target
 from tests.planted import identity
-from tests.planted.fault import DRAFT_MODEL, SAMPLE, Faults
+from tests.planted.fault import DRAFT_MODEL, LOOP, Faults
 
 FAULTS = Faults()
 Parts = dict[str, Any]
@@ -104,14 +104,14 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 @FAULTS.add(identity.greedy)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """The prompt's last token is prefilled too, and then passed again."""
-    right = SAMPLE.prefill  # type: ignore[attr-defined]
+    right = LOOP.prefill  # type: ignore[attr-defined]
 
     def prefill(
         target: Any, params: Any, tokens: Array, length: Array, *rest: Any, **more: Any
     ) -> Any:
         return right(target, params, tokens, length + 1, *rest, **more)
 
-    patch.setattr(SAMPLE, "prefill", prefill)
+    patch.setattr(LOOP, "prefill", prefill)
     return {}
 
 

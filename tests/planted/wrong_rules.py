@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 from jax import Array, lax
 
-from eval.wrong import wrong
 from specjax import keys, warp
 from specjax.draft import Draft, Verdict
 from specjax.verify import Verifier, block, coupled, greedy, law, match, token
@@ -18,7 +17,7 @@ from specjax.verify.base import chain_path, run_length
 from specjax.verify.block import rule as block_rule
 from specjax.verify.token import rule as token_rule
 from tests.planted import identity, laws
-from tests.planted.fault import SAMPLE, Faults
+from tests.planted.fault import LOOP, Faults
 
 FAULTS = Faults()
 Parts = dict[str, Any]
@@ -32,16 +31,23 @@ def instead(rule: law.Rule) -> Parts:
     return {"verifier": lambda right: right._replace(verify=partial(law.verify, rule))}
 
 
+def chances(stop: Array) -> Array:
+    """Back from block's law to the h_i it was made of: stop_i = h_i prod_{j > i} (1 - h_j)."""
+    later = jnp.append(jnp.cumsum(stop[::-1])[::-1][1:], 0)
+    return stop / jnp.maximum(1 - later, 1e-9)
+
+
 # --- the token after a rejection ---
 
 
-@FAULTS.add(laws.iid, token)
+@FAULTS.add(laws.iid, token, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Residual = p."""
-    return {"verifier": lambda _: wrong}
+    patch.setattr(law, "residual", lambda node, weight, tokens, p, *_: p[node])
+    return {}
 
 
-@FAULTS.add(laws.iid, token)
+@FAULTS.add(laws.iid, token, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Residual = |p - q|."""
 
@@ -52,7 +58,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return {}
 
 
-@FAULTS.add(laws.iid, token)
+@FAULTS.add(laws.iid, token, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Residual not renormalised: what lacks to 1 goes to the last id."""
 
@@ -64,7 +70,31 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return {}
 
 
-@FAULTS.add(laws.mixed, token)
+@FAULTS.add(laws.iid, token, "iid")
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Residual softmaxed, not normalised."""
+
+    def residual(*arguments: Any) -> Array:
+        rest, p, node = _RIGHT_RESIDUAL(*arguments), arguments[3], arguments[0]
+        return jnp.where(p[node] > 0, jnp.exp(rest), 0)
+
+    patch.setattr(law, "residual", residual)
+    return {}
+
+
+@FAULTS.add(laws.iid, token, "iid")
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Residual = p but for the refused token."""
+
+    def residual(node: Array, weight: Array, tokens: Array, p: Array, q: Array, *_: Array) -> Array:
+        refused = jnp.arange(p.shape[1]) == jnp.append(tokens, -1)[node]
+        return jnp.where(refused, jnp.maximum(p[node] - q[node], 0), p[node])
+
+    patch.setattr(law, "residual", residual)
+    return {}
+
+
+@FAULTS.add(laws.mixed, token, "mixed")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A refused given token may be drawn again."""
 
@@ -79,7 +109,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 # --- q ---
 
 
-@FAULTS.add(laws.context, token)
+@FAULTS.add(laws.context, token, "sampled")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """The q of the next position."""
 
@@ -91,18 +121,44 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return {}
 
 
-@FAULTS.add(laws.iid, token)
+@FAULTS.add(laws.context, token, "sampled")
 def _(patch: pytest.MonkeyPatch) -> Parts:
-    """The draft ends at k, not at the row's own length: q there is a leftover."""
+    """The q of another temperature."""
 
     def drafted_from(draft: Draft) -> tuple[Array | None, Array]:
-        return draft.probs, jnp.zeros(draft.tokens.shape, bool)
+        flat = jnp.sqrt(jnp.asarray(draft.probs))
+        flat = flat / jnp.sum(flat, -1, keepdims=True)
+        return _RIGHT_DRAFTED_FROM(draft._replace(probs=flat))
 
     patch.setattr(law, "drafted_from", drafted_from)
     return {}
 
 
-@FAULTS.add(laws.mixed, block)
+@FAULTS.add(laws.context, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """The q of the next row."""
+
+    def drafted_from(draft: Draft) -> tuple[Array | None, Array]:
+        assert draft.probs is not None
+        return _RIGHT_DRAFTED_FROM(draft._replace(probs=jnp.roll(draft.probs, -1, 0)))
+
+    patch.setattr(law, "drafted_from", drafted_from)
+    return {}
+
+
+@FAULTS.add(laws.iid, token, "partial")
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """The draft ends at k, not at the row's own length: q there is a leftover."""
+
+    def drafted_from(draft: Draft) -> tuple[Array | None, Array]:
+        leftover = jnp.nan_to_num(jnp.asarray(draft.probs), nan=1 / 3)
+        return leftover, jnp.zeros(draft.tokens.shape, bool)
+
+    patch.setattr(law, "drafted_from", drafted_from)
+    return {}
+
+
+@FAULTS.add(laws.mixed, block, "mixed")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A given token is taken for a drawn one."""
 
@@ -147,45 +203,48 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return {}
 
 
-@FAULTS.add(laws.iid, match)
+@FAULTS.add(laws.iid, match, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Match keeps the q of a drawn token: accepted by p / q, else p without it."""
 
-    def verify(draft: Draft, logits: Array, sampling: warp.Sampling, noise: keys.Noise) -> Verdict:
-        p, q = warp.apply(sampling, logits), jnp.asarray(draft.probs)
-        p_x, q_x = (jax.vmap(law.drafted)(x, draft.tokens) for x in (p, q))
-        u = keys.uniforms(noise, 0, keys.ACCEPT, draft.tokens.shape[1])
-        accepted = run_length(u * q_x < p_x, draft.length)
-        at = jnp.take_along_axis(p, accepted[:, None, None], 1)[:, 0]
-        following = jnp.take_along_axis(
-            jnp.pad(draft.tokens, ((0, 0), (0, 1))), accepted[:, None], 1
-        )
-        refused = (jnp.arange(p.shape[2]) == following) & (accepted < draft.length)[:, None]
-        drawn = keys.draw(jnp.where(refused, 0, at), keys.uniforms(noise, 0, keys.RESIDUAL, 2))
-        return Verdict(accepted, chain_path(logits), drawn)
+    def residual(node: Array, weight: Array, tokens: Array, p: Array, *rest: Array) -> Array:
+        refused = jnp.arange(p.shape[1]) == jnp.append(tokens, -1)[node]
+        return jnp.where(refused & (node < rest[-1]), 0, p[node])
 
-    return {"verifier": lambda _: Verifier(verify, "match with q", uses_q=True)}
+    patch.setattr(law, "residual", residual)
+    return {"verifier": lambda _: token}
+
+
+@FAULTS.add(laws.iid, token, "iid")
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Each token is accepted with twice its chance."""
+
+    def rule(*arguments: Any) -> law.Law:
+        stop, weight = token_rule(*arguments)
+        twice = jnp.minimum(2 * (1 - jnp.cumsum(stop))[:-1], 1)
+        reached = jnp.cumprod(jnp.append(jnp.ones_like(stop[:1]), twice))
+        return law.Law(reached - jnp.append(reached[1:], 0), weight)
+
+    return instead(rule)
 
 
 # --- block ---
 
 
-@FAULTS.add(laws.iid, block)
+@FAULTS.add(laws.iid, block, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Block stopped at the first failure."""
 
     def rule(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) -> law.Law:
         right = block_rule(tokens, length, p, q, given)
-        # Back from the law to the h_i it was made of: stop_i = h_i prod_{j > i} (1 - h_j).
-        later = jnp.append(jnp.cumsum(right.stop[::-1])[::-1][1:], 0)
-        h = right.stop / jnp.maximum(1 - later, 1e-9)
+        h = chances(right.stop)
         reached = jnp.cumprod(h)
         return law.Law(reached * (1 - jnp.append(h[1:], 0)), right.weight)
 
     return instead(rule)
 
 
-@FAULTS.add(laws.iid, block)
+@FAULTS.add(laws.iid, block, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Block with the residual of token verification."""
 
@@ -195,7 +254,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return instead(rule)
 
 
-@FAULTS.add(laws.iid, block)
+@FAULTS.add(laws.iid, block, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Block's last position by the formula of the others."""
 
@@ -209,7 +268,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return instead(rule)
 
 
-@FAULTS.add(laws.iid, block)
+@FAULTS.add(laws.iid, block, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Greedy block verification without carrying its target on."""
 
@@ -228,7 +287,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return instead(rule)
 
 
-@FAULTS.add(laws.iid, block)
+@FAULTS.add(laws.iid, block, "iid")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """Block's weights without the minimum with 1."""
 
@@ -256,7 +315,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 
         return right._replace(verify=verify)
 
-    patch.setattr(SAMPLE, "greedy", turn(greedy))
+    patch.setattr(LOOP, "greedy", turn(greedy))
     return {}
 
 

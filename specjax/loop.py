@@ -1,0 +1,132 @@
+"""The compiled loop and what it is prepared with: shared by ``sample`` and ``generate_many``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import DTypeLike
+
+from specjax import stats, validate
+from specjax.draft import Drafter, Params, Prefill
+from specjax.prefill import prefill
+from specjax.round import Engine, Request, State, run_round
+from specjax.target import Target
+from specjax.verify import Verifier, block, greedy
+from specjax.warp import Sampling
+
+CHEAP_WIDTH = 5  # tokens of a pass that reads each weight once, on CPU
+
+
+def prepare(
+    target: Target,
+    drafter: Drafter | None,
+    drafter_params: Any,
+    sampling: Sampling | None,
+    verifier: Verifier | None,
+    key: Array | None,
+    widths: Sequence[int] | None,
+    batch: int,
+) -> tuple[Engine, Sampling]:
+    """What is decoded with, and how it samples: checked, with defaults, settings as ``[B]``."""
+    validate.parts(target, drafter, verifier)
+    sampling = validate.sampling(sampling or Sampling(), batch)
+    is_greedy = sampling.temperature is None
+    verifier = verifier or (greedy if is_greedy else block)
+    validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
+    chosen = _widths(widths, drafter.num_nodes if drafter else 0)
+    return Engine(target, drafter, verifier, chosen), sampling
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def prefilled(
+    engine: Engine, chunk: int, dtype: Any, params: Params, tokens: Array, length: Array
+) -> State:
+    """The state of a batch after its prompts: int32 ``[B, S]`` tokens and ``[B]`` lengths."""
+    batch, capacity = tokens.shape
+    target, drafter = engine.target, engine.drafter
+    layers = drafter.layers if drafter else ()
+    cache = target.init_cache(batch, capacity, dtype)
+    cache, features = prefill(
+        target, params.target, tokens, length, cache, chunk=chunk, layers=layers
+    )
+    given = Prefill(tokens, length, features, capacity, chunk, dtype)
+    return State(
+        tokens=tokens,
+        length=length,
+        reason=jnp.zeros([batch], jnp.int32),
+        cache=cache,
+        drafter=drafter.init(params, given) if drafter else (),
+        stats=stats.init(batch, engine.num_nodes, len(engine.widths)),
+    )
+
+
+@partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))
+def decode_state(
+    engine: Engine,
+    params: Params,
+    request: Request,
+    state: State,
+    rounds: Array,
+    enough: Array | None = None,
+) -> State:
+    """Runs at most ``rounds`` rounds, until ``enough`` rows (all by default) are finished."""
+
+    def running(carry: tuple[Array, State]) -> Array:
+        done = carry[1].done
+        stop = jnp.all(done) if enough is None else jnp.sum(done, dtype=jnp.int32) >= enough
+        return (carry[0] < rounds) & ~stop
+
+    def body(carry: tuple[Array, State]) -> tuple[Array, State]:
+        return carry[0] + 1, run_round(engine, params, request, carry[1])
+
+    return lax.while_loop(running, body, (jnp.zeros([], jnp.int32), state))[1]
+
+
+def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:
+    """Slots the buffers need: prompt, budget and scratch for a draft; powers of two by default."""
+    needed = prompt + budget + nodes
+    if max_length is None:
+        return max(128, 1 << (needed - 1).bit_length())
+    if max_length < needed:
+        raise ValueError(
+            f"max_length={max_length} can't hold {prompt} prompt tokens, {budget} new tokens and "
+            f"{nodes} draft slots; it must be at least {needed}"
+        )
+    return max_length
+
+
+def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
+    """The widths of a target pass; accelerators take one.
+
+    On CPU, in a batch of one, this library's models take up to 5 tokens at little more than the
+    cost of one, and the sixth costs half a pass (``models.linear``, whose ``PANEL_ROWS`` this is).
+    """
+    if widths is None:
+        several = (1, CHEAP_WIDTH) if jax.default_backend() == "cpu" else ()
+        return (*(width for width in several if width <= nodes), nodes + 1)
+    if (
+        not widths
+        or list(widths) != sorted(set(widths))
+        or widths[0] < 1
+        or widths[-1] != nodes + 1
+    ):
+        raise ValueError(
+            f"widths={widths}; they must ascend from at least 1 to N + 1 = {nodes + 1}"
+        )
+    return tuple(widths)
+
+
+def chunk_size(capacity: int) -> int:
+    """Tokens a prefill pass takes: enough to be compute-bound, not much more."""
+    return min(capacity, 64 if jax.default_backend() == "cpu" else 512)
+
+
+def cache_dtype(params: Any) -> DTypeLike:
+    """The dtype of the largest parameter: that of the matrices."""
+    leaves = [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")]
+    return max(leaves, key=lambda leaf: leaf.size).dtype if leaves else jnp.float32
