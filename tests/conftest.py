@@ -41,6 +41,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The kill list: every planted fault, and what killed it."""
+    killed: dict[str, list[str]] = {}
+    for report in terminalreporter.getreports("passed"):
+        for what, value in report.user_properties:
+            if what == "killed":
+                killed.setdefault(value[0], []).append(value[1])
+    if killed:
+        terminalreporter.section(f"{len(killed)} planted faults died")
+        for fault, how in sorted(killed.items()):
+            terminalreporter.write_line(f"{fault}: {'; '.join(sorted(how))}")
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed of the test's own. A failure's report shows it; SPECJAX_SEED overrides it."""

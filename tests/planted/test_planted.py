@@ -1,13 +1,17 @@
 """Every planted fault dies, by the check that is named for it; without a fault no check does.
 
-``python -m tests.planted`` prints the kill list.
+A test run ends with the kill list; ``python -m tests.planted`` prints it alone.
 """
 
 import collections
+from collections.abc import Callable
 
 import pytest
 
-from tests.planted import identity, laws, wrong_loop, wrong_noise, wrong_rules
+from specjax.verify.block import rule as block_rule
+from specjax.verify.token import rule as token_rule
+from tests.enumeration import EXACT
+from tests.planted import enumerated, identity, laws, wrong_loop, wrong_noise, wrong_rules
 from tests.planted.fault import Fault
 from tests.planted.rig import Died, rig
 
@@ -28,16 +32,41 @@ def kill(fault: Fault) -> Died:
     raise AssertionError(f"survived: {fault.name} (by {fault.killer})")
 
 
+def how(died: Died) -> str:
+    """In how far it died: by what differs, or by which p-value."""
+    return "differs" if died.p is None else f"p = {died.p:.0e}" if died.p else "p < 1e-300"
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_the_fault_dies(fault: Fault) -> None:
+def test_the_fault_dies(fault: Fault, record_property: Callable[[str, object], None]) -> None:
     died = kill(fault)
-    print(f"killed: {fault.name} (by {fault.killer}: {died})")
+    record_property("killed", (fault.name, f"{fault.killer}, {how(died)}"))
     assert died.p is None or died.p < CLEARLY, f"{fault.name} died by a narrow margin: {died}"
+
+
+IN_LAW_FORM = [fault for fault in FAULTS if fault.case]
+
+
+@pytest.mark.parametrize("fault", IN_LAW_FORM, ids=lambda fault: fault.name)
+def test_the_enumerated_law_shows_the_fault(
+    fault: Fault, record_property: Callable[[str, object], None]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        off = fault.deviation(patch)
+    record_property("killed", (fault.name, f"its enumerated law is off by {off:.3f}"))
+    assert off > 1e-3
+
+
+@pytest.mark.parametrize("case", enumerated.CASES)
+def test_without_a_fault_the_enumerated_law_is_the_target_s(case: str) -> None:
+    for rule in (token_rule, block_rule):
+        assert enumerated.deviation(rule, enumerated.CASES[case]) < EXACT
 
 
 def test_there_are_enough_of_them() -> None:
     names = collections.Counter(fault.name for fault in FAULTS)
-    assert len(names) == len(FAULTS) >= 22, names
+    assert len(names) == len(FAULTS) >= 50, names
+    assert len(IN_LAW_FORM) >= 15
 
 
 @pytest.mark.parametrize("check", identity.CHECKS, ids=lambda check: check.__name__)

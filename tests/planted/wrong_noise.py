@@ -20,18 +20,13 @@ from specjax.verify.base import chain_path
 from specjax.verify.block import rule as block_rule
 from tests.planted import identity, laws
 from tests.planted.fault import Faults
+from tests.planted.wrong_rules import chances
 
 FAULTS = Faults()
 Parts = dict[str, Any]
 
 _RIGHT_UNIFORMS = keys.uniforms
 _RIGHT_CONTEXT = round._context
-
-
-def chances(stop: Array) -> Array:
-    """Back from block's law to the h_i it was made of: stop_i = h_i prod_{j > i} (1 - h_j)."""
-    later = jnp.append(jnp.cumsum(stop[::-1])[::-1][1:], 0)
-    return stop / jnp.maximum(1 - later, 1e-9)
 
 
 def uniforms(patch: pytest.MonkeyPatch, wrong: Callable[..., Array | None]) -> Parts:

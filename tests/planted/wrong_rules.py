@@ -82,18 +82,6 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return {}
 
 
-@FAULTS.add(laws.iid, token, "iid")
-def _(patch: pytest.MonkeyPatch) -> Parts:
-    """Residual = p but for the refused token."""
-
-    def residual(node: Array, weight: Array, tokens: Array, p: Array, q: Array, *_: Array) -> Array:
-        refused = jnp.arange(p.shape[1]) == jnp.append(tokens, -1)[node]
-        return jnp.where(refused, jnp.maximum(p[node] - q[node], 0), p[node])
-
-    patch.setattr(law, "residual", residual)
-    return {}
-
-
 @FAULTS.add(laws.mixed, token, "mixed")
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A refused given token may be drawn again."""
@@ -208,7 +196,8 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     """Match keeps the q of a drawn token: accepted by p / q, else p without it."""
 
     def residual(node: Array, weight: Array, tokens: Array, p: Array, *rest: Array) -> Array:
-        refused = jnp.arange(p.shape[1]) == jnp.append(tokens, -1)[node]
+        ids = jnp.arange(p.shape[1], dtype=jnp.int32)
+        refused = ids == jnp.pad(tokens, (0, 1))[node]
         return jnp.where(refused & (node < rest[-1]), 0, p[node])
 
     patch.setattr(law, "residual", residual)
@@ -261,7 +250,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     def rule(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) -> law.Law:
         assert q is not None
         # The others see the q that would have been drawn from next.
-        beyond = jnp.arange(p.shape[0]) >= length
+        beyond = jnp.arange(p.shape[0], dtype=jnp.int32) >= length
         q = jnp.where(beyond[:, None], jnp.asarray(laws.Q, p.dtype), q)
         return block_rule(tokens, length, p, q, given)
 
