@@ -14,7 +14,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.draft = ""  # no trained draft yet: a second copy of the target, as a check
     config.modes = ("plain", "prompt_lookup", "draft_model")
     config.temperatures = (0.0, 1.0)
-    config.verifier = "token"  # at temperatures above 0
+    config.verifier = "block"  # at temperatures above 0
     config.k = 5
 
     config.ngram = ngram = ml_collections.ConfigDict()
@@ -24,12 +24,16 @@ def get_config() -> ml_collections.ConfigDict:
     ngram.growth = 2  # tokens drafted per matched token; 0: always k
     ngram.match = "recent"
 
-    config.max_new_tokens = 96
+    config.eagle = eagle = ml_collections.ConfigDict()
+    eagle.folder = ""  # of a head; "": none, and no such mode
+    eagle.k = 4
+
+    config.max_new_tokens = 80
     config.repeats = 1
     config.article_new_tokens = 192  # the two prompts of the project's article
-    config.article_repeats = 5
+    config.article_repeats = 3
     config.sampled_per_category = 1  # 0: all
-    config.copy_prompts = 2
+    config.copy_prompts = 1
 
     config.prompts = ""  # the built-in set
     config.turns = 1

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from eval.settings import BUILTIN_MODEL
 from specjax import Target
 from specjax.models import ModelConfig, loading, tokenizer, transformer_target
+
+BUILTIN_MODEL = "smollm2"
 
 
 class Chat(NamedTuple):

@@ -18,7 +18,7 @@ from eval.chat import Chat
 from eval.modes import Mode
 from eval.prompts import ARTICLE, Prompt
 from eval.settings import Settings
-from eval.timing import CompileLog, Decoding, PassClock
+from eval.timing import CompileLog, Decoding, DraftClock, PassClock
 from specjax import stats
 
 _BLOCK = 256  # buffers are a multiple of this; slots that are not filled cost nothing
@@ -31,13 +31,13 @@ class Trial(NamedTuple):
       repeat: its number; equal numbers of a prompt in two modes are a pair.
       decoding: the decoding.
       passes: seconds of a target pass, by width.
-      draft_passes: the same of the draft model; empty without one.
+      draft_s: seconds of the drafter's own work in a round; 0 without one.
     """
 
     repeat: int
     decoding: Decoding
     passes: dict[int, float]
-    draft_passes: dict[int, float]
+    draft_s: float
 
 
 class Cell(NamedTuple):
@@ -146,7 +146,7 @@ class Bench:
           Seconds of tracing and compiling by mode: its first call less its second.
         """
         prompt = self._chat.encode(self._plan[0][0].turns[:1])
-        seconds, widths = {}, {1, 2}
+        seconds, widths = {}, {1}
         for mode in self.modes:
             begun = time.perf_counter()
             widths |= set(self._decode(mode, prompt, 0, 0, 3).widths)
@@ -158,13 +158,15 @@ class Bench:
         target, params, slots = self._chat.target, self._chat.params, self._arguments["max_length"]
         dtype = self._chat.dtype
         self._clock = PassClock(target, params, sorted(widths), slots, dtype)
-        self._draft_clocks = {
-            mode: self._clock
-            if mode.is_copy
-            else PassClock(mode.model, mode.drafter_params, (1, 2), slots, dtype)
-            for mode in self.modes
-            if mode.model is not None
-        }
+        # At one length, for what a drafter does hardly depends on it.
+        middle = len(prompt) + budget_of(self._settings, self._plan[0][0]) // 2
+        self._draft_clocks = {}  # by name: temperatures share one
+        for mode in self.modes:
+            if mode.drafter is not None and mode.name not in self._draft_clocks:
+                zeros = [0] * min(middle, slots - 2 * mode.k - 1)
+                budget = {"max_new_tokens": mode.k + 1}  # room for whole drafts
+                clock = DraftClock(target, params, mode, zeros, **budget, **self._arguments)
+                self._draft_clocks[mode.name] = clock
         return seconds
 
     def run(self, done: Callable[[str], Any] = lambda name: None) -> list[Cell]:
@@ -195,16 +197,17 @@ class Bench:
         new = budget_of(self._settings, prompt)
         middle = len(ids) + new / 2
         for repeat in range(max(self._repeats(prompt, mode) for mode in modes)):
+            now = [mode for mode in modes if repeat < self._repeats(prompt, mode)]
             passes = self._clock(middle)
+            names = dict.fromkeys(mode.name for mode in now if mode.drafter)
+            drafts = {name: self._draft_clocks[name]() for name in names}
             # Each repeat begins with another mode: none profits from its place.
-            shift = (index + repeat) % len(modes)
-            for mode in modes[shift:] + modes[:shift]:
-                if repeat < self._repeats(prompt, mode):
-                    clock = self._draft_clocks.get(mode)
-                    draft = {} if clock is None else passes if mode.is_copy else clock(middle)
-                    decoding = self._decode(mode, ids, index, repeat, new)
-                    trials[mode].append(Trial(repeat, decoding, passes, draft))
-                    done(prompt.name)
+            shift = (index + repeat) % len(now)
+            for mode in now[shift:] + now[:shift]:
+                decoding = self._decode(mode, ids, index, repeat, new)
+                draft_s = drafts.get(mode.name, 0.0)
+                trials[mode].append(Trial(repeat, decoding, passes, draft_s))
+                done(prompt.name)
         streamed = prompt.name in ARTICLE or len(self._plan) <= len(ARTICLE)
         bursts = {
             mode: self._stream(mode, ids, index, new)

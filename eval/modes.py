@@ -1,18 +1,27 @@
-"""The ways of decoding that are compared: plain, prompt lookup, draft model."""
+"""The ways of decoding that are compared: plain, prompt lookup, draft model, EAGLE head.
+
+A further one is an entry of ``MAKERS``, and its name in config.modes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eval import chat as chats
 from eval.chat import Chat
-from eval.settings import Settings
 from eval.synthetic import synthetic
 from specjax import Sampling, verify
 from specjax.draft import Drafter
-from specjax.drafters import check_same_tokenizer, draft_model, ngram
-from specjax.target import Target
+from specjax.drafters import check_same_tokenizer, draft_model, eagle, eagle_params, ngram
+from specjax.heads import formats
+from specjax.heads.eagle import EagleConfig
+from specjax.models import ModelConfig
 from specjax.verify import Verifier
+
+if TYPE_CHECKING:
+    from eval.settings import Settings  # which knows the names of MAKERS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,13 +29,13 @@ class Mode:
     """One way to decode.
 
     Attributes:
-      name: out of ``settings.MODES``.
+      name: out of ``MAKERS``.
       temperature: 0 is greedy.
       verifier: the rule.
       drafter: what guesses; None for plain decoding.
       drafter_params: its parameters.
-      model: the draft model, where there is one.
-      is_copy: the draft model is the target once more.
+      always_k: it drafts k tokens every round, whatever it finds.
+      is_copy: the draft model is the target once more: a check, and no speed-up.
     """
 
     name: str
@@ -34,7 +43,7 @@ class Mode:
     verifier: Verifier
     drafter: Drafter | None = None
     drafter_params: Any = dataclasses.field(default=None, repr=False)
-    model: Target | None = None
+    always_k: bool = False
     is_copy: bool = False
 
     @property
@@ -49,11 +58,13 @@ class Mode:
 
     @property
     def label(self) -> str:
-        """What a table calls it."""
+        """What tables, charts and messages call it."""
         if self.drafter is None:
-            return "plain"
-        copy = " = copy of the target" if self.is_copy else ""
-        return f"{self.name.replace('_', ' ')} k={self.k}{copy}"
+            return self.name
+        # "draft model (llama)": the model is named above the tables.
+        title = "target as draft" if self.is_copy else self.drafter.name.partition(" (")[0]
+        text = f"{title} k={self.k}" + (" (check)" if self.is_copy else "")
+        return text if self.verifier.lossless else f"{text}, {self.verifier.name}, NOT LOSSLESS"
 
     def arguments(self, key: Any) -> dict[str, Any]:
         """What ``specjax.sample`` needs for it."""
@@ -66,29 +77,88 @@ class Mode:
         }
 
 
-def make(settings: Settings, target: Chat, draft: Chat | None) -> list[Mode]:
-    """The modes of a run, greedy ones first where 0 is the first temperature.
+class Models(NamedTuple):
+    """What a run's modes are made of.
+
+    Attributes:
+      target: the target.
+      draft: the draft model; None: a copy of the target.
+      head: an EAGLE head as ``heads.formats.load`` gives it; None where no mode asks for it.
+    """
+
+    target: Chat
+    draft: Chat | None = None
+    head: tuple[EagleConfig, Any, Any] | None = None
+
+
+class Drafting(NamedTuple):
+    """What sets a mode apart; see ``Mode``."""
+
+    drafter: Drafter | None = None
+    params: Any = None
+    always_k: bool = False
+    is_copy: bool = False
+
+
+def _lookup(settings: Settings, models: Models) -> Drafting:
+    del models
+    s = settings.ngram
+    lookup = ngram(s.k, n_max=s.n_max, n_min=s.n_min, growth=s.growth or None, match=s.match)
+    return Drafting(lookup)
+
+
+def _draft_model(settings: Settings, models: Models) -> Drafting:
+    model = models.draft or models.target
+    drafter = draft_model(model.target, settings.k)
+    return Drafting(drafter, model.params, always_k=True, is_copy=models.draft is None)
+
+
+def _eagle(settings: Settings, models: Models) -> Drafting:
+    assert models.head is not None  # see load
+    config, head, ids = models.head
+    params = eagle_params(config, head, ids, models.target.params)
+    return Drafting(eagle(config, settings.eagle.k), params, always_k=True)
+
+
+PLAIN = "plain"
+MAKERS: dict[str, Callable[[Settings, Models], Drafting]] = {
+    PLAIN: lambda settings, models: Drafting(),
+    "prompt_lookup": _lookup,
+    "draft_model": _draft_model,
+    "eagle": _eagle,
+}
+
+
+def load(settings: Settings, dtype: Any) -> Models:
+    """Loads what a run's modes need.
 
     Args:
       settings: the run's.
-      target: the target.
-      draft: the draft model; None: a copy of the target.
+      dtype: of weights.
+
+    Raises:
+      ValueError: a model or a head that can't be used, or that doesn't fit the target; names it.
     """
-    modes, names = [], sorted(settings.modes, key=lambda name: name != "plain")  # plain first
-    for temperature in settings.temperatures:
-        rule = _rule(settings, temperature)
-        for name in names:
-            if name == "plain":
-                exact = _rule(dataclasses.replace(settings, synthetic_alpha=None), temperature)
-                modes.append(Mode(name, temperature, exact))
-            elif name == "prompt_lookup":
-                modes.append(Mode(name, temperature, rule, _lookup(settings)))
-            else:
-                model = draft or target
-                drafter = draft_model(model.target, settings.k)
-                arguments = drafter, model.params, model.target, draft is None
-                modes.append(Mode(name, temperature, rule, *arguments))
-    return modes
+    target = chats.load(settings.target, dtype)
+    draft = head = None
+    if settings.draft and "draft_model" in settings.modes:
+        draft = chats.load(settings.draft, dtype)
+        check_pair(target, draft)
+    if "eagle" in settings.modes:
+        head = formats.load(settings.eagle.folder)
+        check_head(settings.eagle.folder, head[0], int(head[2][-1]), target.config)
+    return Models(target, draft, head)
+
+
+def make(settings: Settings, models: Models) -> list[Mode]:
+    """The modes of a run: by temperature, in the settings' order, plain decoding first."""
+    names = sorted(settings.modes, key=lambda name: name != PLAIN)
+    drafting = {name: MAKERS[name](settings, models) for name in names}
+    return [
+        Mode(name, temperature, _rule(settings, temperature, name), *drafting[name])
+        for temperature in settings.temperatures
+        for name in names
+    ]
 
 
 def check_pair(target: Chat, draft: Chat) -> None:
@@ -100,12 +170,30 @@ def check_pair(target: Chat, draft: Chat) -> None:
     check_same_tokenizer(target.tokenizer.get_vocab(), draft.tokenizer.get_vocab())
 
 
-def _rule(settings: Settings, temperature: float) -> Verifier:
-    if settings.synthetic_alpha is not None:
+def check_head(folder: str, head: EagleConfig, last_id: int, target: ModelConfig) -> None:
+    """Checks that a head was trained for a target of this shape.
+
+    Args:
+      folder: the head's, for the message.
+      head: its configuration.
+      last_id: the largest id it drafts.
+      target: the target's configuration.
+
+    Raises:
+      ValueError: it was not.
+    """
+    if head.target_width != target.width:
+        problem = f"reads streams of width {head.target_width}, and the target's are {target.width}"
+    elif max(head.layers) > target.num_layers:
+        problem = f"reads layer {max(head.layers)}, and the target has {target.num_layers}"
+    elif last_id >= target.vocab_size:
+        problem = f"drafts token {last_id}, and the target has {target.vocab_size} of them"
+    else:
+        return
+    raise ValueError(f"{folder} holds a head of another model: it {problem}")
+
+
+def _rule(settings: Settings, temperature: float, name: str) -> Verifier:
+    if settings.synthetic_alpha is not None and name != PLAIN:
         return synthetic(settings.synthetic_alpha, greedy=temperature == 0)
     return verify.BY_NAME[settings.verifier] if temperature else verify.greedy
-
-
-def _lookup(settings: Settings) -> Drafter:
-    s = settings.ngram
-    return ngram(s.k, n_max=s.n_max, n_min=s.n_min, growth=s.growth or None, match=s.match)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 
@@ -31,7 +33,7 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
     """
     dtype = jnp.dtype(settings.dtype or device.default_dtype())
     target = _config(settings.target)
-    nodes = _most_nodes(settings)
+    nodes = max(settings.ngram.k, settings.k, settings.eagle.k)
     items = {
         "target weights": _weight_bytes(target, dtype),
         "target KV cache": _cache_bytes(target, slots, dtype),
@@ -43,6 +45,8 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
         weights = _weight_bytes(draft, dtype) if settings.draft else 0
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
+    if "eagle" in settings.modes:
+        items["EAGLE head"] = _head_bytes(settings.eagle.folder, dtype)
     return device.preflight(items, memory)
 
 
@@ -51,14 +55,18 @@ def _config(name: str) -> ModelConfig:
     return loading.read_config(chats.find(name, files=("config.json",)))
 
 
-def _most_nodes(settings: Settings) -> int:
-    nodes = {"plain": 0, "prompt_lookup": settings.ngram.k, "draft_model": settings.k}
-    return max(nodes[mode] for mode in settings.modes)
-
-
 def _weight_bytes(config: ModelConfig, dtype: jnp.dtype) -> int:
     copies = 2 if loading.wants_panels(config, dtype) else 1
     return copies * config.num_parameters * dtype.itemsize
+
+
+def _head_bytes(folder: str, dtype: jnp.dtype) -> int:
+    """A head's weights, which its file holds in two bytes each; panels as for small models."""
+    file = pathlib.Path(folder) / "model.safetensors"
+    if not file.is_file():
+        raise ValueError(f"config.eagle.folder={folder!r} holds no head: {file} is missing")
+    copies = 2 if jax.default_backend() == "cpu" else 1
+    return copies * file.stat().st_size * dtype.itemsize // 2
 
 
 def _cache_bytes(config: ModelConfig, slots: int, dtype: jnp.dtype) -> int:

@@ -25,15 +25,6 @@ def heading(temperature: float) -> str:
     return f"Sampling at temperature {temperature:g}" if temperature else "Greedy"
 
 
-def label(row: Row) -> str:
-    """What a row's mode is called."""
-    if row["mode"] == "plain":
-        return "plain"
-    name = "target as draft" if row["is_copy"] else row["mode"].replace("_", " ")
-    name += f" k={row['k']}" + (" (check)" if row["is_copy"] else "")
-    return name if row["lossless"] else f"{name}, {row['verifier']}, NOT LOSSLESS"
-
-
 def _speeds(rows: Sequence[Row]) -> str:
     groups = [row for row in rows if row["prompt"] == ALL]
     categories = [c for c in dict.fromkeys(row["category"] for row in groups) if c != ALL]
@@ -45,7 +36,7 @@ def _speeds(rows: Sequence[Row]) -> str:
                 lines.append(
                     {
                         "category": category.replace("_", " "),
-                        "mode": label(row),
+                        "mode": row["label"],
                         "n": row["prompts"],
                         "plain\ntok/s": _cell(plain["tokens_per_second"], ".1f"),
                         "its\ntok/s": _cell(row["tokens_per_second"], ".1f"),
@@ -63,7 +54,7 @@ def _speeds(rows: Sequence[Row]) -> str:
 def _latency(rows: Sequence[Row]) -> str:
     lines = [
         {
-            "mode": label(row),
+            "mode": row["label"],
             "temp.": f"{row['temperature']:g}",
             "first\ntoken ms": _cell(row["ttft_ms"], ".0f"),
             "pause\np50 ms": _cell(row["itl_p50_ms"], ".1f"),

@@ -6,6 +6,7 @@ Columns are those of all evaluations; of their own these rows have:
 * ``new_tokens``, ``rounds``, ``drafted``, ``judged``, ``accepted``: the counts behind the rates; a
   round is one target pass.
 * ``acceptance_rate_1`` and so on: accepted / judged at each position of the draft.
+* ``label``: the mode as tables and charts call it.
 * ``prompts``, ``repeats``: how many are in the row.
 * ``margin``: at a first difference, the gap between plain decoding's two best logits.
 
@@ -14,9 +15,10 @@ In words:
 * ``tokens_per_second`` leaves prefill out; ``ttft_ms`` is prefill and the first round.
 * ``itl_p50_ms`` and ``itl_p95_ms`` are pauses between *bursts* of a streamed answer: a round's
   tokens arrive together, so speculation makes fewer, slightly longer pauses.
-* ``draft_cost`` is c: a draft step in units of a one-token target pass, averaged over a draft.
-* ``engine_overhead`` is the share of a round that is neither the target's pass nor the draft
-  model's passes, all measured alone.
+* ``draft_cost`` is c: what the drafter does in a round, propose and update, for each of its k
+  tokens, in units of a one-token target pass.
+* ``engine_overhead`` is the share of a round that is neither the target's pass nor the drafter's
+  work, all measured alone.
 * ``peak_mb`` is the process's peak up to then.
 """
 
@@ -93,6 +95,7 @@ def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: i
     ]
     row = {
         "mode": mode.name,
+        "label": mode.label,
         "drafter": mode.drafter.name if mode.drafter else None,
         "is_copy": mode.is_copy,
         "verifier": mode.verifier.name,
@@ -108,7 +111,7 @@ def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: i
         "speedup_low": low,
         "speedup_high": high,
         "predicted_speedup": _median(cells, lambda trial: predicted_speedup(mode, trial)),
-        "engine_overhead": _median(cells, lambda trial: engine_overhead(mode, trial)),
+        "engine_overhead": _median(cells, lambda trial: engine_overhead(trial)),
         "draft_cost": _median(cells, lambda trial: draft_cost(mode, trial)),
         "ttft_ms": _median(cells, lambda trial: 1e3 * trial.decoding.ttft_s),
         "itl_p50_ms": _number(1e3 * np.percentile(pauses, 50)) if pauses else None,
@@ -147,32 +150,25 @@ def pass_seconds(trial: Trial) -> float:
     return sum(count * trial.passes[width] for width, count in used) / decoding.rounds
 
 
-def draft_seconds(mode: Mode, trial: Trial) -> float:
-    """Seconds of a round's passes of the draft model: one of two tokens, the others of one."""
-    if mode.model is None:
-        return 0.0
-    return trial.draft_passes[2] + (mode.k - 1) * trial.draft_passes[1]
-
-
 def draft_cost(mode: Mode, trial: Trial) -> float | None:
-    """A draft step in units of a one-token target pass; a lookup costs nothing to speak of."""
+    """What a drafter does for one draft token, in units of a one-token target pass."""
     if mode.drafter is None:
         return None
-    return draft_seconds(mode, trial) / mode.k / trial.passes[1]
+    return trial.draft_s / mode.k / trial.passes[1]
 
 
-def engine_overhead(mode: Mode, trial: Trial) -> float:
-    """The share of a round that is not the models' passes."""
+def engine_overhead(trial: Trial) -> float:
+    """The share of a round that is neither the target's pass nor the drafter's own work."""
     round_s = trial.decoding.decode_s / trial.decoding.rounds
-    return 1 - (pass_seconds(trial) + draft_seconds(mode, trial)) / round_s
+    return 1 - (pass_seconds(trial) + trial.draft_s) / round_s
 
 
 def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
     """What the formula makes of the measured acceptance rate, draft cost and pass costs.
 
-    A draft model drafts k tokens a round: ``theory.speedup``. A lookup drafts as many as it finds,
-    so its tokens a round are 1 + alpha * judged / rounds, and a pass costs what the widths it used
-    cost.
+    Of a drafter that drafts k tokens a round: ``theory.speedup``. A lookup drafts as many as it
+    finds, so its tokens a round are 1 + alpha * judged / rounds, and a pass costs what the widths
+    it used cost.
     """
     if mode.drafter is None:
         return None
@@ -180,11 +176,11 @@ def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
     alpha = stats.acceptance_rate(counts)
     if math.isnan(alpha):
         alpha = 0.0
-    if mode.model is not None:
+    if mode.always_k:
         cost = draft_cost(mode, trial)
         return theory.speedup(alpha, mode.k, cost, lambda width: passes[width] / passes[1])
     tokens = 1 + alpha * int(counts.judged.sum()) / trial.decoding.rounds
-    return tokens * passes[1] / pass_seconds(trial)
+    return tokens * passes[1] / (pass_seconds(trial) + trial.draft_s)
 
 
 def interval(ratios: Sequence[float], seed: int) -> tuple[float | None, float | None]:

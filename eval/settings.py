@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from eval import results
+from eval.chat import BUILTIN_MODEL
+from eval.modes import MAKERS, PLAIN
 from specjax import verify
 
-MODES = ("plain", "prompt_lookup", "draft_model")
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
 DTYPES = ("", "float32", "bfloat16", "float16")
-BUILTIN_MODEL = "smollm2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +36,31 @@ class NgramSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class EagleSettings:
+    """An EAGLE head; see ``specjax.drafters.eagle``.
+
+    Attributes:
+      folder: of the head (``specjax.heads.formats``); "": there is none, and no such mode.
+      k: draft tokens a round.
+    """
+
+    folder: str
+    k: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Everything a run of ``eval.speedup`` depends on, besides the machine.
 
     Attributes:
       target: a folder, a hub id, or "smollm2": the default model.
       draft: the same for the draft model; "": a second copy of the target, a check and no speed-up.
-      modes: names out of ``MODES``; "plain" is what the others are compared with.
+      modes: names out of ``modes.MAKERS``; "plain" is what the others are compared with.
       temperatures: 0 is greedy.
       verifier: the rule above temperature 0, out of ``VERIFIERS``.
       k: draft tokens of the draft model.
       ngram: prompt lookup.
+      eagle: the EAGLE head.
       max_new_tokens: budget of a prompt.
       repeats: measurements of a prompt and mode.
       article_new_tokens: budget of the two article prompts.
@@ -68,6 +82,7 @@ class Settings:
     verifier: str
     k: int
     ngram: NgramSettings
+    eagle: EagleSettings
     max_new_tokens: int
     repeats: int
     article_new_tokens: int
@@ -89,6 +104,7 @@ def read(config: Mapping[str, Any]) -> Settings:
     """
     values = results.fields(Settings, config)
     values["ngram"] = NgramSettings(**results.fields(NgramSettings, values["ngram"], "ngram."))
+    values["eagle"] = EagleSettings(**results.fields(EagleSettings, values["eagle"], "eagle."))
     values["modes"] = _words(values["modes"])
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
     settings = Settings(**values)
@@ -110,10 +126,12 @@ def _words(value: Any) -> tuple[str, ...]:
 
 def _check(s: Settings) -> None:
     for mode in s.modes:
-        if mode not in MODES:
-            raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MODES)}")
-    if "plain" not in s.modes or len(set(s.modes)) != len(s.modes):
+        if mode not in MAKERS:
+            raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MAKERS)}")
+    if PLAIN not in s.modes or len(set(s.modes)) != len(s.modes):
         raise ValueError(f"config.modes={s.modes}; name each once, and plain: speed-ups need it")
+    if "eagle" in s.modes and not s.eagle.folder:
+        raise ValueError("config.modes holds 'eagle': give the head's folder, config.eagle.folder")
     if not s.temperatures or len(set(s.temperatures)) != len(s.temperatures):
         raise ValueError(f"config.temperatures={s.temperatures}; name at least one, each once")
     for temperature in s.temperatures:
@@ -129,6 +147,7 @@ def _check(s: Settings) -> None:
     results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
     for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
         results.at_least(least, **{f"ngram.{name}": getattr(s.ngram, name)})
+    results.at_least(1, **{"eagle.k": s.eagle.k})
     if s.ngram.match not in ("recent", "first"):
         raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")
     if s.dtype not in DTYPES:

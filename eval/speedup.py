@@ -57,13 +57,11 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     print(preflight.table(s, slots=2048), flush=True)
 
     begun = time.perf_counter()
-    target = chat.load(s.target, dtype)
-    draft = chat.load(s.draft, dtype) if s.draft and "draft_model" in s.modes else None
-    if draft is not None:
-        modes.check_pair(target, draft)
+    models = modes.load(s, dtype)
+    target = models.target
     print(f"loaded in {time.perf_counter() - begun:.1f} s", flush=True)
 
-    bench = Bench(s, target, modes.make(s, target, draft), chosen)
+    bench = Bench(s, target, modes.make(s, models), chosen)
     begun = time.perf_counter()
     with _bar(len(bench.modes), "compiling") as bar:
         compile_s = bench.warm_up(bar.update)

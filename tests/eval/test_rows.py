@@ -16,7 +16,7 @@ VOCAB = 11
 TARGET = testing.scripted_target(VOCAB)
 PLAIN = Mode("plain", 0.0, verify.greedy)
 LOOKUP = Mode("prompt_lookup", 0.0, verify.greedy, ngram(k=2))
-DRAFT = Mode("draft_model", 0.0, verify.greedy, draft_model(TARGET, 2), None, TARGET, False)
+DRAFT = Mode("draft_model", 0.0, verify.greedy, draft_model(TARGET, 2), always_k=True)
 PASSES = {1: 0.010, 2: 0.012, 3: 0.015}
 
 
@@ -31,7 +31,7 @@ def trial(mode, tokens, seconds, *, rounds, widths, judged=(0, 0), accepted=(0, 
         widths=np.array(list(widths.values())),
     )
     decoding = Decoding(list(tokens), seconds, 0.05, counts, tuple(widths))
-    return Trial(repeat, decoding, PASSES, {1: 0.002, 2: 0.003} if mode.model else {})
+    return Trial(repeat, decoding, PASSES, {PLAIN: 0.0, LOOKUP: 0.001, DRAFT: 0.005}[mode])
 
 
 def cell(mode, trials, name="p", category="c", bursts=None):
@@ -58,17 +58,18 @@ def test_costs_and_predictions():
     )
     passes = (2 * 0.010 + 4 * 0.015) / 6
     assert rows.pass_seconds(lookup) == pytest.approx(passes)
-    assert rows.engine_overhead(LOOKUP, lookup) == pytest.approx(1 - passes / (0.100 / 6))
-    assert rows.draft_cost(LOOKUP, lookup) == 0
+    assert rows.engine_overhead(lookup) == pytest.approx(1 - (passes + 0.001) / (0.100 / 6))
+    assert rows.draft_cost(LOOKUP, lookup) == pytest.approx(0.001 / 2 / 0.010)
     # alpha = 4/6 of 6 judged in 6 rounds: 1 + 4/6 tokens a round.
-    assert rows.predicted_speedup(LOOKUP, lookup) == pytest.approx((1 + 4 / 6) * 0.010 / passes)
+    expected = (1 + 4 / 6) * 0.010 / (passes + 0.001)
+    assert rows.predicted_speedup(LOOKUP, lookup) == pytest.approx(expected)
 
     draft = trial(DRAFT, range(8), 0.090, rounds=4, widths={3: 4}, judged=(4, 3), accepted=(3, 2))
-    cost = (0.003 + 0.002) / 2 / 0.010
+    cost = 0.005 / 2 / 0.010
     assert rows.draft_cost(DRAFT, draft) == pytest.approx(cost)
     expected = theory.speedup(5 / 7, 2, cost, lambda width: PASSES[width] / PASSES[1])
     assert rows.predicted_speedup(DRAFT, draft) == pytest.approx(expected)
-    assert rows.engine_overhead(DRAFT, draft) == pytest.approx(1 - 0.020 / 0.0225)
+    assert rows.engine_overhead(draft) == pytest.approx(1 - 0.020 / 0.0225)
 
     plain = trial(PLAIN, range(8), 0.088, rounds=8, widths={1: 8})
     assert rows.predicted_speedup(PLAIN, plain) is None

@@ -41,9 +41,17 @@ def make_config(folder, tmp_path, **changes):
 
 
 @pytest.fixture(scope="module")
-def finished(folder, tmp_path_factory):
+def head(tmp_path_factory):
+    """The folder of an EAGLE-3 head of random weights."""
+    return tiny.make_head(tmp_path_factory.mktemp("head"))
+
+
+@pytest.fixture(scope="module")
+def finished(folder, head, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run")
-    failures = speedup.run(make_config(folder, workdir), workdir / "out")
+    config = make_config(folder, workdir)
+    config.update({"modes": (*config.modes, "eagle"), "eagle": {"folder": str(head), "k": 3}})
+    failures = speedup.run(config, workdir / "out")
     return failures, workdir / "out"
 
 
@@ -61,8 +69,9 @@ def test_the_results_are_whole_and_nothing_else_is_left(finished):
 
 def test_the_rows_have_the_shared_columns_and_sane_values(finished):
     rows = json.loads((finished[1] / "results.json").read_text())["rows"]
-    # Two prompts and a second turn, two categories and their sum; three modes, two temperatures.
-    assert len(rows) == (3 + 3) * 3 * 2
+    # Two prompts and a second turn, two categories and their sum; four modes, two temperatures,
+    # but the copy on the first prompt alone.
+    assert len(rows) == (3 + 3) * 3 * 2 + (2 + 2) * 2
     for row in rows:
         assert set(COLUMNS) <= set(row)
         assert all(not isinstance(value, dict | list) for value in row.values())
@@ -73,6 +82,10 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
     assert whole["plain", 0]["speedup"] == whole["plain", 1]["speedup"] == 1
     assert whole["draft_model", 0]["is_copy"] and whole["draft_model", 0]["acceptance_rate"] == 1
     assert whole["draft_model", 0]["tokens_per_pass"] > 2
+    for temperature in (0, 1):
+        eagle = whole["eagle", temperature]
+        assert (eagle["drafter"], eagle["label"]) == ("EAGLE-3", "EAGLE-3 k=3")
+        assert eagle["drafted"] > 0 and eagle["draft_cost"] > 0
     # Not exactly 1: the two passes round differently, and then q is not p to the last bit.
     assert whole["draft_model", 1]["acceptance_rate"] > 0.98
 
@@ -80,7 +93,7 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
 def test_the_tables_name_modes_and_categories(finished):
     rows = json.loads((finished[1] / "results.json").read_text())["rows"]
     text = report.tables(rows)
-    for words in ("Greedy", "temperature 1", "prompt lookup k=4", "target as draft k=2 (check)",
+    for words in ("Greedy", "temperature 1", "EAGLE-3 k=3", "prompt lookup k=4", "target as draft k=2 (check)",
                   "copy", "story", "all"):  # fmt: skip
         assert words in text
     assert max(map(len, text.splitlines())) <= 130
@@ -102,7 +115,7 @@ def test_synthetic_acceptance_is_marked_everywhere(folder, tmp_path, monkeypatch
     whole = next(r for r in results["rows"] if r["category"] == "all" and r["mode"] != "plain")
     assert abs(whole["acceptance_rate"] - 0.7) < 0.2
     assert "lossless=False" in " ".join(results["remarks"])
-    assert "NOT LOSSLESS" in report.label(whole)
+    assert whole["label"] == "draft model k=2, synthetic 0.7, NOT LOSSLESS"
     assert titles
 
 
@@ -111,7 +124,7 @@ def test_a_wrong_output_is_a_failure_and_a_near_tie_is_not(folder, monkeypatch):
     ids = model.encode(["hello"])
 
     def cell(mode, tokens):
-        trial = Trial(0, Decoding(tokens, 1.0, 1.0, None, (1,)), {}, {})
+        trial = Trial(0, Decoding(tokens, 1.0, 1.0, None, (1,)), {}, 0.0)
         return Cell(Prompt("p", "c", ("hello",)), ids, mode, [trial], None)
 
     wrong = Mode("prompt_lookup", 0.0, verify.greedy)
@@ -159,6 +172,22 @@ def test_preflight_downloads_the_config_alone(folder, tmp_path, monkeypatch):
     read = settings.read(make_config(folder, tmp_path, target="own/er", draft="other/one"))
     preflight.table(read, slots=2048, memory=2**30)
     assert asked == [("own/er", ["config.json"]), ("other/one", ["config.json"])]
+
+
+def test_a_head_that_cannot_be_used_is_named(folder, head, tmp_path):
+    def run(head, target=folder):
+        config = make_config(target, tmp_path, modes=("plain", "eagle"))
+        config.eagle.folder = str(head)
+        speedup.run(config, tmp_path / "out")
+
+    with pytest.raises(ValueError, match=r"holds no head: .*model\.safetensors is missing"):
+        run(tmp_path)
+    other = tiny.make_folder(tmp_path / "other", hidden_size=16)
+    with pytest.raises(ValueError, match="a head of another model: it reads streams of width 32"):
+        run(head, other)
+    short = tiny.make_folder(tmp_path / "short", num_hidden_layers=1)
+    with pytest.raises(ValueError, match="it reads layer 2, and the target has 1"):
+        run(head, short)
 
 
 def test_a_pass_far_above_its_floor_is_called_launch_bound():

@@ -3,10 +3,15 @@
 import json
 import pathlib
 
+import jax
 import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
+
+from specjax.heads import formats
+from specjax.heads.eagle import EagleConfig
+from train import eagle_init
 
 CONFIG = {
     "model_type": "llama",
@@ -44,6 +49,25 @@ def make_folder(folder: pathlib.Path, seed: int = 0, **changes) -> pathlib.Path:
         + "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
     )  # fmt: skip
     save_file(_weights(config, seed), folder / "model.safetensors")
+    return folder
+
+
+def make_head(folder: pathlib.Path) -> pathlib.Path:
+    """Writes an EAGLE-3 head of random weights for that model; returns the folder."""
+    config = EagleConfig(
+        version=3,
+        target_width=CONFIG["hidden_size"],
+        layers=(1, 2),
+        draft_vocab_size=64,
+        width=32,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        ffn_width=48,
+    )
+    vocab = _tokenizer().get_vocab_size()
+    ids = np.arange(config.draft_vocab_size, dtype=np.int32) * 4
+    formats.save(folder, config, eagle_init.random(config, jax.random.key(0)), ids, vocab)
     return folder
 
 
