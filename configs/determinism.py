@@ -12,7 +12,8 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = "smollm2"  # a folder, a hub id, or the default model
-    config.prompts = 6
+    config.prompts = 6  # in one batch
+    config.alone = 2  # so many of them alone too
     config.max_new_tokens = 64
     config.temperatures = (0.0, 1.0)
     config.ngram_ks = (4, 10)

@@ -1,6 +1,6 @@
 """The shipped EAGLE-3 head of SmolLM2-135M-Instruct.
 
-python -m train.eagle_head --config=configs/eagle3_smollm2.py --workdir=runs/eagle3 --config.data=...
+python -m train.eagle_head --config=configs/eagle3_smollm2.py --workdir=runs/eagle3
 """
 
 import ml_collections

@@ -1,0 +1,126 @@
+"""The whole way on a tiny target: shards, training, a head on disk, its evaluation."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import runpy
+
+import numpy as np
+import pytest
+
+from eval import heads
+from specjax.heads import formats
+from tests.eval import tiny
+from train import data, eagle_head, vocabulary
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tiny.make_folder(tmp_path_factory.mktemp("target") / "model")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Texts that repeat themselves, so that there is something to learn."""
+    rng = np.random.default_rng(0)
+    samples = []
+    for number in range(24):
+        tokens = np.tile(rng.integers(97, 105, 4), 8)
+        samples.append(data.Sample(str(number), tokens, np.arange(32) >= 8))
+    folder = tmp_path_factory.mktemp("data") / "shards"
+    data.write(folder, samples, {"target": "tiny"})
+    return folder
+
+
+def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
+    config = runpy.run_path("configs/eagle3_smollm2.py")["get_config"]()
+    with config.unlocked():
+        config.update(
+            target=str(folder), data=str(shards), layers=(1, 2, -1), draft_vocab_size=64,
+            length=64, batch=2, held_out=0.2, held_out_rows=2, eval_steps=2, smoke=True,
+        )  # fmt: skip
+        config.update(changes)
+    return config
+
+
+@pytest.mark.parametrize("source", ["online", "cached"])
+def test_from_shards_to_an_evaluated_head(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, source: str
+) -> None:
+    summary = eagle_head.run(config_of(folder, shards, features=source, steps=2), str(tmp_path))
+    assert summary.step == 6 and not summary.stopped
+    config, head, ids = formats.load(tmp_path / "best")
+    assert config.layers == (1, 2, -1) and len(ids) == config.draft_vocab_size == 64
+    assert set(range(97, 105)) <= set(ids.tolist()), "what the target said is in the vocabulary"
+    assert head["head"].shape == (32, 64)
+    if source == "online":
+        return
+    assert (tmp_path / "features" / "features.bf16").exists()
+    about = dict(
+        target=str(folder), head=str(tmp_path / "best"), k=3, prompts="", prompts_per_category=1,
+        max_new_tokens=6, batch=4, seed=0,
+    )  # fmt: skip
+    assert heads.run(about, tmp_path / "eval") == []
+    results = json.loads((tmp_path / "eval" / "results.json").read_text())
+    total = results["rows"][-1]
+    assert total["category"] == "all" and total["prompts"] == 8
+    assert 1 <= total["tokens_per_pass"] <= 4
+    assert total["top1_1"] <= total["top5_1"] <= 1
+    assert (tmp_path / "eval" / "heads.png").stat().st_size > 1000
+
+
+def test_cached_and_online_features_train_the_same(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Up to the rounding of what is kept in bfloat16."""
+    losses = []
+    for source in ("online", "cached"):
+        config = config_of(folder, shards, features=source)
+        config.loop.steps = 2
+        summary = eagle_head.run(config, str(tmp_path / source))
+        losses.append([r["loss"] for r in summary.records if "loss" in r])
+    np.testing.assert_allclose(*losses, rtol=0.02)
+
+
+def test_features_of_something_else_are_refused(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    store = str(tmp_path / "store")
+    config = config_of(folder, shards, features="cached", feature_store=store)
+    eagle_head.run(config, str(tmp_path / "one"))
+    config.layers = (2, 1, -1)
+    with pytest.raises(ValueError, match=r"made with layers=\[1, 2, -1, -1\], but now.*delete"):
+        eagle_head.run(config, str(tmp_path / "two"))
+
+
+BAD = {
+    "loss": (dict(loss="mse"), "config.loss='mse'; it must be one of ce, kl"),
+    "features": (dict(features="ram"), "config.features='ram'; it must be one of"),
+    "steps": (dict(steps=0), "config.steps=0; it must be at least 1"),
+    "layers": (dict(layers=(1, 2, 9)), r"holds 9; the target has streams 0 to 2"),
+    "no data": (dict(data=""), "config.data is empty; make data"),
+    "vocabulary": (dict(draft_vocab_size=10**6), "draft_vocab_size=1000000; it must be 1 to"),
+    "held out": (dict(held_out=1.5), "config.held_out=1.5; it is a fraction"),
+    "start": (dict(start="/nowhere"), r"config\.json is missing"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, name: str
+) -> None:
+    changes, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        eagle_head.run(config_of(folder, shards, **changes), str(tmp_path))
+    assert not (tmp_path / "best").exists()
+
+
+def test_the_most_frequent_tokens(shards: pathlib.Path) -> None:
+    documents = data.read(shards)
+    ids = vocabulary.most_frequent(documents, 3, 300)
+    counts = np.bincount(documents.tokens[documents.mask], minlength=300)
+    assert np.all(np.diff(ids) > 0)
+    assert counts[ids].min() >= np.sort(counts)[-3]
+    assert vocabulary.coverage(documents, ids) == counts[ids].sum() / counts.sum()
+    assert len(vocabulary.most_frequent(documents, 0, 300)) == 300
