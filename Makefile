@@ -1,5 +1,6 @@
 # `make help` lists the targets. Each one first sets the environment up (scripts/setup_env.py),
-# which takes minutes once and no time later. Name a Python with `make PYTHON=python3.12 ...`.
+# which takes minutes once and no time later. `make PYTHON=python3.12 ...` names the Python that .venv
+# is made with; of a .venv that is already there it changes nothing: `make clean` first.
 
 PYTHON ?=
 # Further flags for the command a target runs: make speedup ARGS="--config.k=5"

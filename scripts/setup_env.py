@@ -30,13 +30,15 @@ NAMES = ["python3.14", "python3.13", "python3.12", "python3.11", "python3", "pyt
 # Imported once after an installation: what pip calls installed may still be broken.
 MODULES = [
     "absl",
-    "chex",
+    "etils.epath",
     "flax.linen",
     "gguf",
+    "huggingface_hub",
     "jax",
     "jinja2",
     "matplotlib",
     "ml_collections",
+    "ml_dtypes",
     "numpy",
     "optax",
     "orbax.checkpoint",
@@ -227,6 +229,7 @@ def set_up_venv(accelerator, dev):
     extra = accelerator.jax_extra if accelerator else ""
     stamp = Stamp(os.path.join(VENV, "specjax-setup.json"), extra)
     if os.path.exists(python) and stamp.covers(dev):
+        warn_of_another_python(python)
         return python
     facts = probe(python)
     # One that was left half-finished may hold packages that only look installed.
@@ -239,6 +242,8 @@ def set_up_venv(accelerator, dev):
             "%s has Python %s and specjax needs %s or newer: delete that folder and run make again"
             % (VENV, _dotted(facts["version"]), _dotted(MINIMUM))
         )
+    else:
+        warn_of_another_python(python)
     for_what = " for %s" % accelerator.name if accelerator else ""
     _say("installing packages into .venv%s (minutes, the first time)" % for_what)
     with stamp.writing(dev):
@@ -246,6 +251,17 @@ def set_up_venv(accelerator, dev):
         _install(python, ["-r", _requirement_files(dev)[-1], *jax])
         check_imports(python, dev)
     return python
+
+
+def warn_of_another_python(python):
+    """Says so where .venv stays and is not of the Python that was asked for."""
+    wanted = os.environ.get("PYTHON")
+    facts, ours = (probe(wanted), probe(python)) if wanted else (None, None)
+    if wanted and (facts and facts["version"]) != (ours and ours["version"]):
+        _say(
+            ".venv is of Python %s and stays so, whatever PYTHON=%s is: to make it anew, run "
+            "`make clean` first" % (_dotted(ours["version"]), wanted)
+        )
 
 
 class Stamp:

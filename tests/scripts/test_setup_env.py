@@ -1,5 +1,6 @@
 """Setting the environment up, in a copy of the few files it reads, with make-believe Pythons."""
 
+import ast
 import json
 import os
 import pathlib
@@ -277,6 +278,21 @@ def test_a_python_that_is_named(machine, tmp_path):
     assert "and /no/python does not run: install one" in sentence(machine.run())
 
 
+def test_another_python_does_not_change_what_is_there(machine, tmp_path):
+    machine.on_path()
+    python = ok(machine.run())
+    machine.environment["PYTHON"] = str(machine.bin / "python3.12")
+    assert machine.run().stderr == ""  # the same version
+    newer = machine.python(tmp_path / "other" / "python3.13", version=[3, 13, 0])
+    machine.environment["PYTHON"] = str(newer)
+    for name in (str(newer), "/no/python"):
+        machine.environment["PYTHON"] = name
+        done = machine.run()
+        assert ok(done) == python
+        assert f".venv is of Python 3.12.1 and stays so, whatever PYTHON={name} is" in done.stderr
+        assert "`make clean` first" in done.stderr
+
+
 def test_an_unknown_argument(machine):
     assert machine.run("--devel").returncode == 2
 
@@ -303,16 +319,48 @@ def test_an_old_python_can_read_the_files():
 
 
 def compile_with_features_of(major: int, minor: int, path: pathlib.Path) -> None:
-    import ast
-
     ast.parse(path.read_text(), feature_version=(major, minor))
 
 
-def test_pyproject_names_the_same_development_packages():
+def requirements(name: str) -> list[str]:
+    return [line for line in (ROOT / name).read_text().splitlines() if re.match(r"\w", line)]
+
+
+def test_pyproject_names_the_same_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
-    expected = [line for line in lines if re.match(r"\w", line)]
-    assert project["optional-dependencies"]["dev"] == expected
+    extras = project["optional-dependencies"]
+    assert project["dependencies"] + extras["tools"] == requirements("requirements.txt")
+    assert extras["dev"] == requirements("requirements-dev.txt")
+
+
+def test_the_library_depends_on_what_it_imports_and_no_more():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {re.match(r"\w+", line)[0] for line in project["dependencies"]}
+    imported = imports(ROOT / "specjax") - set(sys.stdlib_module_names) - {"specjax"}
+    assert imported == named
+
+
+def test_every_package_that_is_imported_is_required_and_probed():
+    packages = {re.match(r"[\w-]+", line)[0] for line in requirements("requirements.txt")}
+    modules = {"absl-py": "absl", "orbax-checkpoint": "orbax"}
+    required = {modules.get(name, name) for name in packages}
+    assert {name.partition(".")[0] for name in setup_env.MODULES} == required
+    folders = ("specjax", "eval", "train", "scripts", "configs")
+    ours = {*folders, "datasets"}  # datasets: an extra of its own
+    imported = set().union(*(imports(ROOT / folder) for folder in folders))
+    assert imported - set(sys.stdlib_module_names) - ours <= required
+
+
+def imports(folder: pathlib.Path) -> set[str]:
+    """Top-level names of what a folder's files import, wherever they do."""
+    names = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(str(node.module).partition(".")[0])
+    return names
 
 
 def test_make_help_lists_every_target():
