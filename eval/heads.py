@@ -25,6 +25,7 @@ import specjax
 from eval import chat as chats
 from eval import prompts, results
 from eval.chat import Chat
+from eval.modes import check_head
 from specjax.drafters import eagle, eagle_params
 from specjax.drafters.eagle import EagleParams
 from specjax.heads import EagleConfig, formats
@@ -101,7 +102,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     s, workdir = results.read(Settings, config), pathlib.Path(workdir)
     head_config, head, ids = formats.load(s.head)
     chat = chats.load(s.target)
-    _check_fits(s, head_config, ids, chat)
+    check_head(s.head, head_config, int(ids[-1]), chat.config)
     params = eagle_params(head_config, head, ids, chat.params)
     answers = _decode(s, chat, head_config, params)
     rank = partial(_ranks, chat, head_config, head, params, s.k)
@@ -112,15 +113,6 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     _draw(workdir / "heads.png", rows, s.k, f"{s.head} on {s.target}")
     print(f"results: {workdir / 'results.json'}, {workdir / 'heads.png'}", flush=True)
     return []
-
-
-def _check_fits(s: Settings, config: EagleConfig, ids: np.ndarray, chat: Chat) -> None:
-    if config.target_width != chat.config.width or ids[-1] >= chat.config.vocab_size:
-        raise ValueError(
-            f"config.head={s.head!r} reads a target of width {config.target_width} and drafts ids "
-            f"up to {ids[-1]}; {s.target} has width {chat.config.width} and "
-            f"{chat.config.vocab_size} ids: it was made for another model"
-        )
 
 
 def _decode(s: Settings, chat: Chat, config: EagleConfig, params: EagleParams) -> list[Answer]:

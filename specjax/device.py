@@ -28,7 +28,7 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> pa
     """
     path = folder or _setting("jax_compilation_cache_dir") or cache_folder() / "xla"
     jax.config.update("jax_compilation_cache_dir", os.fspath(path))
-    # jax keeps only what took a second to compile; a test run consists of what took less.
+    # jax keeps only what took a second; the small programs around a loop add up to more.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     return pathlib.Path(path)
 

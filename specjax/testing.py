@@ -8,7 +8,7 @@ rollback, a hole, a stale entry, a wrong position or mask) changes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -136,13 +136,21 @@ def oracle(k: int) -> Drafter:
 
 
 def check_target(
-    target: Target, params: Any, *, tolerance: float = 1e-3, dtype: Any = jnp.float32
+    target: Target,
+    params: Any,
+    *,
+    layers: tuple[int, ...] = (),
+    tolerance: float = 1e-3,
+    dtype: Any = jnp.float32,
 ) -> None:
-    """Tries everything decoding relies on, and says in words what is wrong.
+    """Tries everything that drafting chains relies on, and says in words what is wrong.
+
+    Trees ask more (positions, mask, keep), which is not tried.
 
     Args:
       target: the target to check.
       params: its parameters.
+      layers: streams a head would read, to try these as well.
       tolerance: largest difference allowed between logits that should be equal (kernels of
         different shapes round differently; widen it for bfloat16).
       dtype: of the cache.
@@ -150,14 +158,17 @@ def check_target(
     Raises:
       ValueError: naming the first broken promise.
     """
-    _TargetCheck(target, params, tolerance, dtype).run()
+    _TargetCheck(target, params, layers, tolerance, dtype).run()
 
 
 class _TargetCheck:
     """One method a promise; ``run`` goes through them in the order they build on each other."""
 
-    def __init__(self, target: Target, params: Any, tolerance: float, dtype: Any) -> None:
+    def __init__(
+        self, target: Target, params: Any, layers: tuple[int, ...], tolerance: float, dtype: Any
+    ) -> None:
         self.target, self.tolerance, self.dtype = target, tolerance, dtype
+        self.params, self.layers = params, layers
         step = jax.jit(target.apply)
         self.apply: Callable[..., Any] = lambda tokens, cache: step(params, tokens, cache)
         ids = np.random.default_rng(0).integers(0, target.vocab_size, (2, 12))
@@ -172,6 +183,8 @@ class _TargetCheck:
         self.forgets()
         self.keeps_rows_apart()
         self.drops_what_does_not_fit()
+        if self.layers:
+            self.gives_features()
 
     def empty(self, capacity: int = 32) -> Any:
         return self.target.init_cache(2, capacity, self.dtype)
@@ -253,6 +266,20 @@ class _TargetCheck:
         logits, _, _ = self.apply(self.tokens[:, 2:5], cache)
         want = self.apply(self.tokens[:, :5], self.empty())[0][:, 2:]
         self.same(logits, want, "entries that were rolled back must not be seen again")
+
+    def gives_features(self) -> None:
+        step = jax.jit(partial(self.target.apply, layers=self.layers))
+        logits, whole, cache = step(self.params, self.tokens, self.empty())
+        if whole is None or whole.ndim != 3 or whole.shape[:2] != (2, 12):
+            shape = None if whole is None else whole.shape
+            self.fail(f"apply with layers={self.layers} must give features [2, 12, F], not {shape}")
+        plain = self.apply(self.tokens, self.empty())[0]
+        self.same(logits, plain, "asking for features must not change the logits")
+        _, _, cache = step(self.params, self.tokens[:, :7], self.empty())
+        _, rest, _ = step(self.params, self.tokens[:, 7:], cache)
+        apart = np.max(np.abs(np.asarray(rest - whole[:, 7:], np.float32)))
+        if not apart <= self.tolerance * max(1.0, float(jnp.max(jnp.abs(whole)))):
+            self.fail(f"features must be those of one pass over all tokens, not {apart:.3g} apart")
 
     def drops_what_does_not_fit(self) -> None:
         _, _, cache = self.apply(self.tokens[:, :6], self.empty(8))

@@ -301,3 +301,24 @@ def test_tolerance_is_for_rounding() -> None:
     with pytest.raises(ValueError, match=r"largest difference 0\.01, allowed 0\.001"):
         testing.check_target(with_apply(rounded), TABLE)
     testing.check_target(with_apply(rounded), TABLE, tolerance=0.02)
+
+
+def features_of_the_pass(params: Any, tokens: jax.Array, cache: Any, **options: Any) -> Any:
+    """Features that depend on where a pass began."""
+    logits, features, after = TARGET.apply(params, tokens, cache, **options)
+    if features is not None:
+        features = features * 0 + jnp.arange(tokens.shape[1], dtype=features.dtype)[:, None]
+    return logits, features, after
+
+
+def test_features_are_tried_where_asked_for() -> None:
+    broken = TARGET._replace(apply=features_of_the_pass)
+    testing.check_target(broken, TABLE)
+    with pytest.raises(ValueError, match="features must be those of one pass"):
+        testing.check_target(broken, TABLE, layers=(0,))
+    none = TARGET._replace(
+        apply=lambda params, tokens, cache, **options: TARGET.apply(params, tokens, cache)
+    )
+    with pytest.raises(ValueError, match=r"layers=\(0,\) must give features"):
+        testing.check_target(none, TABLE, layers=(0,))
+    testing.check_target(TARGET, TABLE, layers=(0, 1))
