@@ -24,10 +24,11 @@ PAD = 5
 
 
 def _drafters(rig: Rig) -> list[dict[str, Any]]:
-    model = testing.scripted_target(VOCAB)
+    """Each with passes of several widths, so that a pass too narrow shows."""
+    drafter = rig.draft_model(testing.scripted_target(VOCAB), 4)
     return [
-        {"drafter": rig.draft_model(model, 4), "drafter_params": CLOSE},
-        {"drafter": rig.drafter(ngram(3))},
+        {"drafter": drafter, "drafter_params": CLOSE, "widths": (1, 2, 4, 5)},
+        {"drafter": rig.drafter(ngram(3)), "widths": (1, 2, 4)},
     ]
 
 
