@@ -1,6 +1,9 @@
 """Training data: SmolLM2-135M-Instruct's own answers to the built-in prompts.
 
 python -m scripts.generate_data --config=configs/generate_data_smollm2.py --workdir=runs/data
+
+Goes on where it was stopped. 4,000 answers are about 0.6 million tokens: an hour on two idle cores
+(an estimate: 85 to 110 ms a round of 32 rows, and as much for every 64 tokens of a prompt).
 """
 
 import ml_collections

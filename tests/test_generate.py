@@ -15,6 +15,7 @@ from specjax import FinishReason, Sampling, generate, testing, verify
 from specjax.drafters import draft_model, ngram
 from specjax.generate import Prompt
 from tests import support
+from tests.drafters import test_eagle
 
 VOCAB, BUDGET, SLOTS, EOS = 16, 18, 128, 3
 TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(0, VOCAB)
@@ -91,6 +92,26 @@ def test_an_answer_is_the_one_the_prompt_gets_alone(refill: int, how: dict[str, 
         else:
             assert one.rounds == len(one.tokens) and one.drafted == 0
     assert reasons == {FinishReason.EOS, FinishReason.LENGTH}
+
+
+def test_a_refilled_head_drafts_as_if_alone() -> None:
+    """EAGLE's state comes from the target's features: a row that kept an old one accepts less."""
+    target, params = test_eagle.TARGET, test_eagle.weights()
+    how: dict[str, Any] = dict(
+        drafter=test_eagle.eagle(test_eagle.CONFIGS["3"], 3),
+        drafter_params=test_eagle.head_of("3"),
+        max_new_tokens=12,
+        max_length=32,
+        widths=(4,),
+    )
+    prompts = [[(a + b * 5) % 24 for b in range(1 + a % 4)] for a in range(12)]
+    accepted = 0
+    for one in specjax.generate_many(target, params, prompts, batch=3, **how):
+        out = specjax.sample(target, params, [prompts[one.number]], **how)
+        assert one.tokens == out.tokens[0].tolist()
+        assert (one.rounds, one.accepted) == (out.stats.rounds[0], out.stats.accepted.sum())
+        accepted += one.accepted
+    assert accepted > 0, "nothing was accepted: nothing was tested"
 
 
 def test_a_long_answer_holds_nobody_up() -> None:
