@@ -207,6 +207,12 @@ def score(
 
 def _context(engine: Engine, request: Request, state: State) -> Context:
     vocab = engine.target.vocab_size
+    noise = keys.Noise(request.keys, state.length)
+    if engine.verifier.coupled:
+        # In the very words of the verifier, and outside of a drafter's loop: XLA sees that the two
+        # are one, and computes it once a round.
+        depths = jnp.arange(engine.num_nodes + 1, dtype=jnp.int32)
+        shared = keys.target_gumbel(noise, depths, vocab)
 
     def draw(
         logits: Array, node: Array | int, ids: Array | None = None
@@ -224,10 +230,9 @@ def _context(engine: Engine, request: Request, state: State) -> Context:
         if engine.verifier.greedy:
             return keys.argmax(logits), None
         probs = warp.apply(request.sampling, logits[:, None])[:, 0]
-        noise = keys.Noise(request.keys, state.length)
         if engine.verifier.coupled:
-            depth = jnp.asarray(node, jnp.int32)[None] - 1  # it follows the node before it
-            gumbel = keys.target_gumbel(noise, depth, vocab)[:, 0]  # by the target's ids
+            # It follows the node before it. By the target's ids.
+            gumbel = lax.dynamic_index_in_dim(shared, node - 1, 1, keepdims=False)
             gumbel = gumbel if ids is None else gumbel[:, ids]
             return keys.argmax(jnp.log(probs) + gumbel), None
         token = keys.draw(probs, keys.uniforms(noise, node, keys.DRAFT, 2))

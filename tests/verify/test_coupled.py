@@ -12,6 +12,7 @@ import specjax
 from eval import toy
 from specjax import Sampling, testing, verify
 from specjax.drafters import draft_model, ngram
+from specjax.round import run_round
 from tests import support
 
 VOCAB = 8
@@ -117,3 +118,19 @@ def test_what_coupled_says_of_itself() -> None:
     assert verify.coupled.lossless
     assert not verify.coupled.uses_q
     assert verify.BY_NAME["coupled"] is verify.coupled
+
+
+def test_the_noise_is_made_once_a_round() -> None:
+    """Drafter and verifier share it: with a draft model a round makes no more than without draws."""
+
+    def hashes(name: str) -> int:
+        drafter, params = DRAFTERS[name]
+        run = specjax.start(
+            TARGET, TABLE, PROMPTS, max_new_tokens=8, verifier=verify.coupled, key=KEYS,
+            sampling=SAMPLING, drafter=drafter, drafter_params=params,
+        )  # fmt: skip
+        once = jax.jit(partial(run_round, run.engine))
+        program = once.lower(run.params, run.request, run.state).compile().as_text()
+        return program.count(" shift-left(")  # of Threefry; scripted models only shift right
+
+    assert hashes("draft model 4") == hashes("prompt lookup 1") > 0
