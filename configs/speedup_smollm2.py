@@ -2,6 +2,14 @@
 
 make speedup, or
 python -m eval.speedup --config=configs/speedup_smollm2.py --workdir=runs/speedup
+
+Took 8.6 minutes on two CPU cores, set-up included; that was before this library kept the matrices
+of small models as panels, and with 5 repeats and longer answers. Expected, from that run: prompt
+lookup 1.37 times as fast as plain decoding over all prompts when greedy (95%: 1.16 to 1.60), from
+3.6 in code edits and 2.8 in extraction to 0.94 in stories, and 0.91 at temperature 1; all greedy
+drafts of the copy of the target accepted; every greedy output that of plain decoding. With a head:
+
+    --config.modes="('plain', 'prompt_lookup', 'eagle')" --config.eagle.folder=FOLDER
 """
 
 import ml_collections
@@ -12,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.target = "smollm2"  # a folder, a hub id, or the default model
     config.draft = ""  # no trained draft yet: a second copy of the target, as a check
+    # Names out of eval/modes.py.
     config.modes = ("plain", "prompt_lookup", "draft_model")
     config.temperatures = (0.0, 1.0)
     config.verifier = "block"  # at temperatures above 0

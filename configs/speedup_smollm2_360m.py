@@ -3,8 +3,8 @@
 python -m eval.speedup --config=configs/speedup_smollm2_360m.py --workdir=runs/speedup_360m
 
 Downloads 1 GB from the Hugging Face hub (HF_HOME says where to). Not run by `make`. Expected on a
-GPU: minutes, and a warning that passes this small are launch-bound; on two CPU cores: about 40
-minutes, and the most from prompt lookup where the answer copies the prompt.
+GPU: minutes, and a warning that passes this small are launch-bound; on two CPU cores: about half an
+hour (an estimate), and the most from prompt lookup where the answer copies the prompt.
 """
 
 import ml_collections

@@ -19,8 +19,8 @@ from eval.chat import Chat
 from eval.measure import Cell
 from eval.rows import ALL, Row, first_difference
 from specjax import Sampling, keys, stats, warp
+from specjax.loop import chunk_size
 from specjax.prefill import prefill
-from specjax.sample import chunk_size
 from specjax.target import Target
 
 # Gaps of the two best logits below which rounding may decide.

@@ -20,9 +20,10 @@ from jax import Array
 from eval.modes import Mode
 from specjax import decode, start, stream
 from specjax.draft import Context, Params, Record, Verdict
+from specjax.loop import chunk_size
 from specjax.prefill import prefill
 from specjax.round import Engine, Request, State, propose
-from specjax.sample import check_logits, chunk_size
+from specjax.sample import check_logits
 from specjax.stats import Stats
 from specjax.target import Cache, Target
 from specjax.verify.base import chain_path
