@@ -30,10 +30,13 @@ class Noise(NamedTuple):
     Attributes:
       keys: typed Threefry keys ``[B]``, one a row.
       length: int32 ``[B]``, the rows' lengths at the start of the round.
+      gumbel: float32 ``[B, N+1, V]`` or None: what ``target_gumbel`` gives for a chain, where it
+        was made already because drafter and target share it.
     """
 
     keys: Array
     length: Array
+    gumbel: Array | None = None
 
 
 def row_keys(key: Array, batch: int) -> Array:
@@ -81,6 +84,8 @@ def target_gumbel(noise: Noise, depths: Array, vocab: int) -> Array:
             _fold(key, position, zero, TARGET), [vocab], jnp.float32, mode="high"
         )
 
+    if noise.gumbel is not None:
+        return noise.gumbel[:, depths]
     positions = noise.length[:, None] + depths
     return jax.vmap(jax.vmap(one, (None, 0)))(noise.keys, positions)
 

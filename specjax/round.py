@@ -98,23 +98,33 @@ class State(NamedTuple):
 
 def run_round(engine: Engine, params: Params, request: Request, state: State) -> State:
     """One whole round."""
-    draft, state = propose(engine, params, request, state)
-    return advance(engine, params, request, state, draft)
+    noise = _noise(engine, request, state)
+    draft, state = propose(engine, params, request, state, noise)
+    return advance(engine, params, request, state, draft, noise)
 
 
-def propose(engine: Engine, params: Params, request: Request, state: State) -> tuple[Draft, State]:
+def propose(
+    engine: Engine, params: Params, request: Request, state: State, noise: keys.Noise | None = None
+) -> tuple[Draft, State]:
     """Asks the drafter for this round's draft, at most what a row's budget leaves room for."""
     if engine.drafter is None:
         nothing = jnp.zeros([state.tokens.shape[0]], jnp.int32)
         return Draft(jnp.zeros([state.tokens.shape[0], 0], jnp.int32), nothing), state
     room = jnp.clip(request.end - state.length - 1, 0, engine.num_nodes)  # one more token follows
     limit = jnp.where(state.done, 0, room)
-    context = _context(engine, request, state)
+    context = _context(engine, request, state, noise or _noise(engine, request, state))
     draft, drafter, cache = engine.drafter.propose(params, state.drafter, context, limit)
     return draft, state._replace(drafter=drafter, cache=cache)
 
 
-def advance(engine: Engine, params: Params, request: Request, state: State, draft: Draft) -> State:
+def advance(
+    engine: Engine,
+    params: Params,
+    request: Request,
+    state: State,
+    draft: Draft,
+    noise: keys.Noise | None = None,
+) -> State:
     """The round from a draft on: score, verify, commit, update.
 
     Args:
@@ -123,6 +133,7 @@ def advance(engine: Engine, params: Params, request: Request, state: State, draf
       request: what the run was asked for.
       state: the state the draft was made in.
       draft: the draft; finished rows' drafts are ignored.
+      noise: the round's, if it was made already.
 
     Returns:
       The state after the round.
@@ -131,7 +142,7 @@ def advance(engine: Engine, params: Params, request: Request, state: State, draf
     draft = draft._replace(length=jnp.where(active, draft.length, 0))
     logits, features, cache, width = score(engine, params.target, state, draft)
 
-    noise = keys.Noise(request.keys, state.length)
+    noise = noise or _noise(engine, request, state)
     verdict = engine.verifier.verify(draft, logits, request.sampling, noise)
     bad = _bad_logits(logits, draft.length)
 
@@ -159,7 +170,7 @@ def advance(engine: Engine, params: Params, request: Request, state: State, draf
     record = Record(draft, logits, features, verdict, length)
     update = engine.drafter.update
     return after._replace(
-        drafter=update(params, after.drafter, _context(engine, request, state), record)
+        drafter=update(params, after.drafter, _context(engine, request, state, noise), record)
     )
 
 
@@ -205,14 +216,17 @@ def score(
     return *out, cache, chosen
 
 
-def _context(engine: Engine, request: Request, state: State) -> Context:
-    vocab = engine.target.vocab_size
+def _noise(engine: Engine, request: Request, state: State) -> keys.Noise:
+    """The round's noise; where drafter and target share some, that is made once and for both."""
     noise = keys.Noise(request.keys, state.length)
-    if engine.verifier.coupled:
-        # In the very words of the verifier, and outside of a drafter's loop: XLA sees that the two
-        # are one, and computes it once a round.
-        depths = jnp.arange(engine.num_nodes + 1, dtype=jnp.int32)
-        shared = keys.target_gumbel(noise, depths, vocab)
+    if not (engine.verifier.coupled and engine.drafter):
+        return noise
+    depths = jnp.arange(engine.num_nodes + 1, dtype=jnp.int32)
+    return noise._replace(gumbel=keys.target_gumbel(noise, depths, engine.target.vocab_size))
+
+
+def _context(engine: Engine, request: Request, state: State, noise: keys.Noise) -> Context:
+    vocab = engine.target.vocab_size
 
     def draw(
         logits: Array, node: Array | int, ids: Array | None = None
@@ -231,8 +245,8 @@ def _context(engine: Engine, request: Request, state: State) -> Context:
             return keys.argmax(logits), None
         probs = warp.apply(request.sampling, logits[:, None])[:, 0]
         if engine.verifier.coupled:
-            # It follows the node before it. By the target's ids.
-            gumbel = lax.dynamic_index_in_dim(shared, node - 1, 1, keepdims=False)
+            depth = jnp.asarray(node, jnp.int32)[None] - 1  # it follows the node before it
+            gumbel = keys.target_gumbel(noise, depth, vocab)[:, 0]  # by the target's ids
             gumbel = gumbel if ids is None else gumbel[:, ids]
             return keys.argmax(jnp.log(probs) + gumbel), None
         token = keys.draw(probs, keys.uniforms(noise, node, keys.DRAFT, 2))

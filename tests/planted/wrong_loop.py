@@ -150,8 +150,8 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 
     right = round.propose
 
-    def propose(engine: Any, params: Any, request: Any, state: Any) -> tuple:
-        return right(engine, params, request._replace(end=request.end + 1), state)
+    def propose(engine: Any, params: Any, request: Any, *rest: Any) -> tuple:
+        return right(engine, params, request._replace(end=request.end + 1), *rest)
 
     patch.setattr(round, "_committed", committed)
     patch.setattr(round, "propose", propose)
