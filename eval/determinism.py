@@ -28,9 +28,11 @@ from eval.rows import first_difference
 from specjax import Sampling, device, keys, stats, verify
 from specjax.draft import Drafter
 from specjax.drafters import draft_model, ngram
+from specjax.models import drop_panels
 from specjax.verify import Verifier
 
 SAME = "identical"
+_GROUP = ("temperature", "batch", "drafter", "k")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Settings:
 
     Attributes:
       model: a folder, a hub id, or "smollm2": the default model.
-      prompts: how many of the built-in prompts, one of each category in turn.
+      prompts: how many of the built-in prompts, one of each category in turn; one batch.
+      alone: the first so many are decoded alone too: passes over few tokens take other kernels.
       max_new_tokens: budget of a prompt.
       temperatures: 0 is greedy, others are sampled with ``verify.coupled``.
       ngram_ks: draft lengths of prompt lookup.
@@ -51,6 +54,7 @@ class Settings:
 
     model: str
     prompts: int
+    alone: int
     max_new_tokens: int
     temperatures: tuple[float, ...]
     ngram_ks: tuple[int, ...]
@@ -82,39 +86,28 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     """
     s = results.read(Settings, config)
     results.at_least(1, prompts=s.prompts, max_new_tokens=s.max_new_tokens)
+    results.at_least(0, alone=s.alone)
     print(device.describe(), flush=True)
     model = chat.load(s.model)
     chosen = _spread(prompts.read(), s.prompts)
     ids = [model.encode(prompt.turns[:1]) for prompt in chosen]
-    rows = []
+    together = list(range(len(chosen)))
+    batches = [[together], [[row] for row in together[: s.alone]]]
+    rows: list[dict[str, Any]] = []
+    ways = _ways(s, model)
     for temperature in s.temperatures:
-        plain = decode(model, ids, s, temperature, None)
-        for way in _ways(s, model):
-            out = decode(model, ids, s, temperature, way)
-            for row, prompt in enumerate(chosen):
-                ours, theirs = (list(tokens_of(o, row)) for o in (out, plain))
-                index = first_difference(ours, theirs)
-                gap = None
-                if index is not None:
-                    before = [*ids[row], *theirs[:index]]
-                    gap = margin(model, before, temperature, row_key(s, row))
-                rows.append(
-                    {
-                        "mode": "sampling" if temperature else "greedy",
-                        "verifier": _rule(temperature).name,
-                        "temperature": temperature,
-                        "drafter": way.name,
-                        "k": way.drafter.num_nodes,
-                        "prompt": prompt.name,
-                        "tokens": len(theirs),
-                        "first_difference": index,
-                        "margin": gap,
-                        "lossless": True,
-                        "acceptance_rate": _or_none(stats.acceptance_rate(out.stats)),
-                        "tokens_per_pass": stats.tokens_per_pass(out.stats),
-                    }
-                )
-            print(_line(rows[-len(chosen) :]), flush=True)
+        for groups in batches if s.alone else batches[:1]:
+            plain = [decode(model, ids, s, temperature, None, group) for group in groups]
+            for way in ways:
+                found = []
+                for group, right in zip(groups, plain, strict=True):
+                    out = decode(model, ids, s, temperature, way, group)
+                    found += compare(model, ids, s, temperature, group, out, right)
+                names = {"drafter": way.name, "k": way.drafter.num_nodes}
+                for row in found:
+                    row |= names | {"prompt": chosen[row["row"]].name}
+                rows += found
+                print(_line(found), flush=True)
     failures = check(rows, near_tie(model))
     results.write(workdir, s, rows, failures)
     print(f"\n{_table(rows)}\n\nresults: {workdir}/results.json", flush=True)
@@ -122,21 +115,62 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
 
 
 def decode(
-    model: chat.Chat, ids: Sequence[Sequence[int]], s: Settings, temperature: float, way: Way | None
+    model: chat.Chat,
+    ids: Sequence[Sequence[int]],
+    s: Settings,
+    temperature: float,
+    way: Way | None,
+    group: Sequence[int] | None = None,
 ) -> specjax.SampleOutput:
-    """All prompts in one batch; the rows' keys are the same for every way of drafting."""
+    """One batch: the prompts of ``group``, or all; a row's key is the same in every batch."""
     drafting = {} if way is None else {"drafter": way.drafter, "drafter_params": way.params}
+    group = range(len(ids)) if group is None else group
     return specjax.sample(
         model.target,
         model.params,
-        ids,
+        [ids[row] for row in group],
         max_new_tokens=s.max_new_tokens,
         verifier=_rule(temperature),
         sampling=Sampling(temperature=temperature) if temperature else None,
-        key=jax.random.key(s.seed),
+        key=keys.row_keys(jax.random.key(s.seed), len(ids))[jnp.asarray(group)],
         eos_ids=model.eos_ids,
         **drafting,
     )
+
+
+def compare(
+    model: chat.Chat,
+    ids: Sequence[Sequence[int]],
+    s: Settings,
+    temperature: float,
+    group: Sequence[int],
+    out: specjax.SampleOutput,
+    plain: specjax.SampleOutput,
+) -> list[dict[str, Any]]:
+    """A result for each row of a batch: where it differs from plain decoding, how narrowly."""
+    rows = []
+    for at, row in enumerate(group):
+        ours, theirs = (list(tokens_of(o, at)) for o in (out, plain))
+        index, gap = first_difference(ours, theirs), None
+        if index is not None:
+            before = [*ids[row], *theirs[:index]]
+            gap = margin(model, before, temperature, row_key(s, row))
+        rows.append(
+            {
+                "mode": "sampling" if temperature else "greedy",
+                "verifier": _rule(temperature).name,
+                "temperature": temperature,
+                "batch": len(group),
+                "row": row,
+                "tokens": len(theirs),
+                "first_difference": index,
+                "margin": gap,
+                "lossless": True,
+                "acceptance_rate": _or_none(stats.acceptance_rate(out.stats)),
+                "tokens_per_pass": stats.tokens_per_pass(out.stats),
+            }
+        )
+    return rows
 
 
 def tokens_of(out: specjax.SampleOutput, row: int) -> Sequence[int]:
@@ -150,9 +184,14 @@ def row_key(s: Settings, row: int) -> Array:
 
 
 def perturbed(params: Any, share: float, key: Array) -> Any:
-    """Parameters with noise of ``share`` times each array's own spread: a draft model that errs."""
+    """Parameters with noise of ``share`` times each array's own spread: a draft model that errs.
+
+    A second form of the matrices is left out: with noise of its own it would be another model.
+    """
     if share == 0:
         return params
+    if isinstance(params, Mapping):
+        params = drop_panels(params)
     leaves, tree = jax.tree.flatten(params)
     noisy = []
     for leaf, own in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
@@ -165,9 +204,10 @@ def perturbed(params: Any, share: float, key: Array) -> Any:
 def check(rows: Sequence[Mapping[str, Any]], limit: float) -> list[str]:
     """A sentence for each difference where the choice was clear."""
     return [
-        f"{row['mode']} with {row['drafter']}, k={row['k']}, differs from plain decoding on "
-        f"{row['prompt']!r} at token {row['first_difference']}, where plain's choice wins by "
-        f"{row['margin']:.2g}; only below {limit:g} may rounding decide: this is a bug"
+        f"{row['mode']} with {row['drafter']}, k={row['k']}, batch of {row['batch']}, differs from "
+        f"plain decoding on {row['prompt']!r} at token {row['first_difference']}, where plain's "
+        f"choice wins by {row['margin']:.2g}; only below {limit:g} may rounding decide: this is a "
+        "bug"
         for row in rows
         if row["first_difference"] is not None and not row["margin"] < limit
     ]
@@ -205,7 +245,7 @@ def _or_none(value: float) -> float | None:
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     apart = [row for row in rows if row["first_difference"] is not None]
-    rate = rows[0]["acceptance_rate"]
+    rates = [row["acceptance_rate"] for row in rows if row["acceptance_rate"] is not None]
     where = ", ".join(
         f"{row['prompt']} at {row['first_difference']} (margin {row['margin']:.1g})"
         for row in apart
@@ -214,23 +254,27 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "mode": f"{rows[0]['mode']} T={rows[0]['temperature']:g}",
         "drafter": rows[0]["drafter"],
         "k": str(rows[0]["k"]),
+        "batch": str(rows[0]["batch"]),
         SAME: f"{len(rows) - len(apart)} of {len(rows)}",
         "tokens": str(sum(row["tokens"] for row in rows)),
-        "accepted": "" if rate is None else f"{rate:.1%}",
-        "tok/pass": f"{rows[0]['tokens_per_pass']:.2f}",
+        "accepted": f"{np.mean(rates):.1%}" if rates else "",
+        "tok/pass": f"{np.mean([row['tokens_per_pass'] for row in rows]):.2f}",
         "first differences": where or "none",
     }
 
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = _summary(rows)
-    return f"{cells['mode']}, {cells['drafter']}, k={cells['k']}: {cells[SAME]} {SAME}"
+    return (
+        f"{cells['mode']}, {cells['drafter']}, k={cells['k']}, batch of {cells['batch']}: "
+        f"{cells[SAME]} {SAME}"
+    )
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     groups: dict[Any, list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["temperature"], row["drafter"], row["k"]), []).append(row)
+        groups.setdefault(tuple(row[name] for name in _GROUP), []).append(row)
     return results.table([_summary(group) for group in groups.values()])
 
 
