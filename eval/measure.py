@@ -160,13 +160,13 @@ class Bench:
         self._clock = PassClock(target, params, sorted(widths), slots, dtype)
         # At one length, for what a drafter does hardly depends on it.
         middle = len(prompt) + budget_of(self._settings, self._plan[0][0]) // 2
-        self._draft_clocks = {}  # by name: temperatures share one
+        self._draft_clocks = {}
         for mode in self.modes:
-            if mode.drafter is not None and mode.name not in self._draft_clocks:
+            if mode.drafter is not None:
                 zeros = [0] * min(middle, slots - 2 * mode.k - 1)
                 budget = {"max_new_tokens": mode.k + 1}  # room for whole drafts
                 clock = DraftClock(target, params, mode, zeros, **budget, **self._arguments)
-                self._draft_clocks[mode.name] = clock
+                self._draft_clocks[mode] = clock
         return seconds
 
     def run(self, done: Callable[[str], Any] = lambda name: None) -> list[Cell]:
@@ -199,23 +199,26 @@ class Bench:
         for repeat in range(max(self._repeats(prompt, mode) for mode in modes)):
             now = [mode for mode in modes if repeat < self._repeats(prompt, mode)]
             passes = self._clock(middle)
-            names = dict.fromkeys(mode.name for mode in now if mode.drafter)
-            drafts = {name: self._draft_clocks[name]() for name in names}
+            drafts = {mode: self._draft_clocks[mode]() for mode in now if mode.drafter}
             # Each repeat begins with another mode: none profits from its place.
             shift = (index + repeat) % len(now)
             for mode in now[shift:] + now[:shift]:
                 decoding = self._decode(mode, ids, index, repeat, new)
-                draft_s = drafts.get(mode.name, 0.0)
+                draft_s = drafts.get(mode, 0.0)
                 trials[mode].append(Trial(repeat, decoding, passes, draft_s))
                 done(prompt.name)
         streamed = prompt.name in ARTICLE or len(self._plan) <= len(ARTICLE)
         bursts = {
-            mode: self._stream(mode, ids, index, new)
+            # The pauses of some rounds say as much as those of all; a refused draft must be found.
+            mode: self._stream(mode, ids, index, new if mode.is_copy else self._short(new))
             if _wants_stream(mode, own, streamed)
             else None
             for mode, own in trials.items()
         }
         return [Cell(prompt, ids, mode, trials[mode], bursts[mode]) for mode in modes]
+
+    def _short(self, budget: int) -> int:
+        return min(budget, self._settings.max_new_tokens)
 
     def _repeats(self, prompt: Prompt, mode: Mode) -> int:
         if mode.is_copy:  # a check, not a speed-up

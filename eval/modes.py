@@ -151,13 +151,18 @@ def load(settings: Settings, dtype: Any) -> Models:
 
 
 def make(settings: Settings, models: Models) -> list[Mode]:
-    """The modes of a run: by temperature, in the settings' order, plain decoding first."""
+    """The modes of a run: by temperature, in the settings' order, plain decoding first.
+
+    A copy of the target is only decoded with greedily, where its drafts must all be accepted: a
+    check, which takes as long as a measurement.
+    """
     names = sorted(settings.modes, key=lambda name: name != PLAIN)
     drafting = {name: MAKERS[name](settings, models) for name in names}
     return [
         Mode(name, temperature, _rule(settings, temperature, name), *drafting[name])
         for temperature in settings.temperatures
         for name in names
+        if not (drafting[name].is_copy and temperature and 0 in settings.temperatures)
     ]
 
 

@@ -107,9 +107,10 @@ def _remarks(s: settings.Settings, cells: Sequence[Cell], target: chat.Chat) -> 
         remarks.append(warning)
     few = {cell.prompt.name for cell in cells if cell.mode.is_copy}
     if few:
+        where = f"{len(few)} prompt{'s' if len(few) > 1 else ''}"
         remarks.append(
             "The draft model here is a second copy of the target, until there is a trained one: "
-            f"all its greedy drafts must be accepted. A check on {len(few)} prompts, no speed-up."
+            f"all its greedy drafts must be accepted. A check on {where}, no speed-up."
         )
     if s.synthetic_alpha is not None:
         remarks.append(

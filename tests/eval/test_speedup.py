@@ -70,8 +70,8 @@ def test_the_results_are_whole_and_nothing_else_is_left(finished):
 def test_the_rows_have_the_shared_columns_and_sane_values(finished):
     rows = json.loads((finished[1] / "results.json").read_text())["rows"]
     # Two prompts and a second turn, two categories and their sum; four modes, two temperatures,
-    # but the copy on the first prompt alone.
-    assert len(rows) == (3 + 3) * 3 * 2 + (2 + 2) * 2
+    # but the copy on the two turns of the first prompt alone, and greedy.
+    assert len(rows) == (3 + 3) * 3 * 2 + (2 + 2)
     for row in rows:
         assert set(COLUMNS) <= set(row)
         assert all(not isinstance(value, dict | list) for value in row.values())
@@ -86,8 +86,7 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
         eagle = whole["eagle", temperature]
         assert (eagle["drafter"], eagle["label"]) == ("EAGLE-3", "EAGLE-3 k=3")
         assert eagle["drafted"] > 0 and eagle["draft_cost"] > 0
-    # Not exactly 1: the two passes round differently, and then q is not p to the last bit.
-    assert whole["draft_model", 1]["acceptance_rate"] > 0.98
+    assert ("draft_model", 1) not in whole
 
 
 def test_the_tables_name_modes_and_categories(finished):

@@ -1,0 +1,34 @@
+"""The clocks, on a scripted target."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eval import timing
+from eval.modes import Mode
+from specjax import testing, verify
+from specjax.drafters import draft_model, ngram
+
+VOCAB = 9
+TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(0, VOCAB)
+MODEL, LOOKUP = (draft_model(TARGET, 3), TABLE), (ngram(4), None)
+
+
+@pytest.mark.parametrize("drafting", [MODEL, LOOKUP], ids=["model", "lookup"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_drafter_is_timed_from_the_same_state_again_and_again(drafting, temperature):
+    rule = verify.block if temperature else verify.greedy
+    mode = Mode("drafting", temperature, rule, *drafting)
+    clock = timing.DraftClock(TARGET, TABLE, mode, [1, 2, 3, 4, 5], max_new_tokens=mode.k + 1)
+    before = jax.device_get(clock._run.state)
+    assert clock() > 0
+    after = jax.device_get(clock._run.state)
+    assert after.length == before.length == 5
+    if drafting is MODEL:
+        assert after.drafter.length == before.drafter.length == 4  # all but the pending token
+
+
+def test_passes_are_timed_at_each_width():
+    clock = timing.PassClock(TARGET, TABLE, (4, 1, 4), 64, jnp.float32)
+    assert list(clock(10)) == [1, 4]
+    assert all(seconds > 0 for seconds in clock(1000).values())  # past the end: at it
