@@ -156,8 +156,7 @@ class Bench:
             self._stream(mode, prompt, 0, 3)
             done()
         target, params, slots = self._chat.target, self._chat.params, self._arguments["max_length"]
-        dtype = self._chat.dtype
-        self._clock = PassClock(target, params, sorted(widths), slots, dtype)
+        self._clock = PassClock(target, params, sorted(widths), slots)
         # At one length, for what a drafter does hardly depends on it.
         middle = len(prompt) + budget_of(self._settings, self._plan[0][0]) // 2
         self._draft_clocks = {}

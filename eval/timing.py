@@ -20,8 +20,6 @@ from jax import Array
 from eval.modes import Mode
 from specjax import decode, start, stream
 from specjax.draft import Context, Params, Record, Verdict
-from specjax.loop import chunk_size
-from specjax.prefill import prefill
 from specjax.round import Engine, Request, State, propose
 from specjax.sample import check_logits
 from specjax.stats import Stats
@@ -111,12 +109,13 @@ class PassClock:
     A few passes run back to back in one compiled loop, at one place of the cache, as in decoding.
     """
 
-    def __init__(
-        self, target: Target, params: Any, widths: Sequence[int], capacity: int, dtype: Any
-    ):
+    def __init__(self, target: Target, params: Any, widths: Sequence[int], capacity: int):
         self._target, self._params, self.widths = target, params, tuple(sorted(set(widths)))
         self._most = capacity - self.widths[-1]
-        self._cache = _fill(target, capacity, jnp.dtype(dtype), params)
+        # Plain decoding's prefill, which is compiled already. What the entries are takes no time.
+        zeros = [[0] * (capacity - 1)]
+        run = start(target, params, zeros, max_new_tokens=1, max_length=capacity)
+        self._cache = run.state.cache
         self._count = 3
         self(self._most // 2)  # compiles
         seconds = max(self(self._most // 2).values())
@@ -132,15 +131,6 @@ class PassClock:
             jax.block_until_ready(out)
             seconds[width] = (time.perf_counter() - begun) / self._count
         return seconds
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _fill(target: Target, capacity: int, dtype: Any, params: Any) -> Cache:
-    """A cache full of entries (of token 0: what they are takes no time)."""
-    tokens = jnp.zeros([1, capacity], jnp.int32)
-    cache = target.init_cache(1, capacity, dtype)
-    length, chunk = jnp.full([1], capacity, jnp.int32), chunk_size(capacity)
-    return prefill(target, params, tokens, length, cache, chunk=chunk)[0]
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3,))

@@ -1,7 +1,6 @@
 """The clocks, on a scripted target."""
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from eval import timing
@@ -29,6 +28,6 @@ def test_a_drafter_is_timed_from_the_same_state_again_and_again(drafting, temper
 
 
 def test_passes_are_timed_at_each_width():
-    clock = timing.PassClock(TARGET, TABLE, (4, 1, 4), 64, jnp.float32)
+    clock = timing.PassClock(TARGET, TABLE, (4, 1, 4), 64)
     assert list(clock(10)) == [1, 4]
     assert all(seconds > 0 for seconds in clock(1000).values())  # past the end: at it
