@@ -2,8 +2,8 @@
 
 python -m eval.speedup_table --config=configs/speedup_table.py --workdir=runs/speedup_table
 
-Takes seconds. Expected: at alpha = 0.8 the best is 3.09x (k = 8) with the cheap one, 1.87x (k = 4)
-with the dear one. With a measured pass-cost curve of this machine:
+Takes 2 s. Expected: at alpha = 0.8 the best is 3.09x (k = 8) with the cheap one, 1.87x (k = 4)
+with the dear one. With a measured pass-cost curve, such as
 
     --config.pass_widths="(1, 2, 5, 8, 16)" --config.pass_costs="(1.0, 1.15, 1.24, 1.5, 2.15)"
 """
