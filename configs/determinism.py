@@ -2,9 +2,9 @@
 
 python -m eval.determinism --config=configs/determinism.py --workdir=runs/determinism
 
-Takes some 13 minutes of processor time, most of it compilation (23 minutes on two cores beside three
-other jobs). Expected: every output identical, but for first differences at near-ties (margins below
-1e-3).
+Takes some 13 minutes of processor time, most of it compilation (23 minutes on two cores beside
+three other jobs). Expected: every output identical, but for first differences at near-ties (margins
+below 1e-3).
 """
 
 import ml_collections
