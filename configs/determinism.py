@@ -2,7 +2,7 @@
 
 python -m eval.determinism --config=configs/determinism.py --workdir=runs/determinism
 
-Takes some 13 minutes of processor time, most of it compilation (23 minutes on two cores beside
+Takes 15 minutes of processor time, most of it compilation (24 minutes on two cores beside
 three other jobs). Expected: every output identical, but for first differences at near-ties (margins
 below 1e-3).
 """
