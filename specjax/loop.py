@@ -127,6 +127,14 @@ def chunk_size(capacity: int) -> int:
 
 
 def cache_dtype(params: Any) -> DTypeLike:
-    """The dtype of the largest parameter: that of the matrices."""
-    leaves = [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")]
+    """The dtype of the largest parameter of floating point: that of the matrices.
+
+    Numbers of 8 bits and fewer are quantised weights, which say nothing of the cache.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(params) if _is_float(leaf)]
     return max(leaves, key=lambda leaf: leaf.size).dtype if leaves else jnp.float32
+
+
+def _is_float(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize > 1

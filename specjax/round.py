@@ -139,14 +139,19 @@ def advance(
       The state after the round.
     """
     active = ~state.done
-    draft = draft._replace(length=jnp.where(active, draft.length, 0))
+    drafted = jnp.clip(draft.length, 0, engine.num_nodes)  # whatever a drafter claims
+    draft = draft._replace(length=jnp.where(active, drafted, 0))
     logits, features, cache, width = score(engine, params.target, state, draft)
+    # A draft that nobody accepts may lead where the target has no distribution (past an EOS, say):
+    # rules see zeros there, and it only counts if a committed token was drawn from it.
+    no_law = _no_law(logits)
+    logits = jnp.where(no_law[:, :, None], 0, logits)
 
     noise = noise or _noise(engine, request, state)
     verdict = engine.verifier.verify(draft, logits, request.sampling, noise)
-    bad = _bad_logits(logits, draft.length)
-
     committed, count, ended = _committed(request, state.length, draft, verdict)
+    on_path = jnp.take_along_axis(no_law, verdict.path, 1)
+    bad = jnp.any(on_path & (jnp.arange(on_path.shape[1], dtype=jnp.int32) < count[:, None]), 1)
     count = jnp.where(active & ~bad, count, 0)
     length = state.length + count
     reason = jnp.where(ended, EOS, jnp.where(length >= request.end, LENGTH, RUNNING))
@@ -237,7 +242,8 @@ def _context(engine: Engine, request: Request, state: State, noise: keys.Noise) 
         if ids is None:
             return token, probs
         if probs is not None:
-            probs = jnp.zeros([probs.shape[0], vocab], probs.dtype).at[:, ids].set(probs)
+            # Added, not set: of an id that is named twice both shares count.
+            probs = jnp.zeros([probs.shape[0], vocab], probs.dtype).at[:, ids].add(probs)
         return ids[token], probs
 
     def _drawn(logits: Array, node: Array | int, ids: Array | None) -> tuple[Array, Array | None]:
@@ -261,11 +267,10 @@ def _fit(logits: Array, vocab: int) -> Array:
     return jnp.pad(logits[:, :vocab], ((0, 0), (0, missing)), constant_values=-jnp.inf)
 
 
-def _bad_logits(logits: Array, length: Array) -> Array:
-    """Bool ``[B]``: a node of the draft has NaN, +inf or nothing finite (-inf is legal padding)."""
+def _no_law(logits: Array) -> Array:
+    """Bool ``[B, N+1]``: a node has NaN, +inf or nothing finite (-inf is legal padding)."""
     # The maximum of a row says it all: NaN wins it, +inf wins it, -inf only if there is no other.
-    bad = ~jnp.isfinite(jnp.max(logits, -1))
-    return jnp.any(bad & (jnp.arange(logits.shape[1], dtype=jnp.int32) <= length[:, None]), 1)
+    return ~jnp.isfinite(jnp.max(logits, -1))
 
 
 def _committed(

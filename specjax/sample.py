@@ -185,7 +185,7 @@ def start(
     both = Params(params, drafter_params)
     buffer = np.zeros((batch, capacity), np.int32)
     buffer[:, : min(tokens.shape[1], capacity)] = tokens[:, :capacity]
-    dtype = jnp.dtype(dtype or cache_dtype(params))
+    dtype = jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype))
     state = prefilled(engine, chunk_size(capacity), dtype, both, buffer, request.start)
     return Run(engine, both, request, state)
 
@@ -207,7 +207,7 @@ def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
     emitted = np.take_along_axis(tokens, np.minimum(slots, tokens.shape[1] - 1), 1)
     return SampleOutput(
         tokens=jnp.asarray(np.where(slots < length[:, None], emitted, np.int32(pad_id))),
-        lengths=jnp.asarray(length - first),
+        lengths=jnp.asarray(np.minimum(length - first, np.int32(max_new_tokens))),
         # Copies: the state itself is used up when the run is decoded further.
         finish_reason=jnp.copy(run.state.reason),
         stats=jax.tree.map(jnp.copy, run.state.stats),

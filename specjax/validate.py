@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from specjax import keys
 from specjax.draft import Drafter
@@ -35,7 +35,12 @@ def prompts(
         )
     if isinstance(prompts, Sequence):
         own = [len(prompt) for prompt in prompts]
-        lengths = np.array(own, int) if lengths is None else lengths
+        lengths = np.array(own, int) if lengths is None else np.asarray(lengths)
+        if lengths.shape == (len(own),):
+            for row in np.flatnonzero(lengths > own)[:1]:
+                raise ValueError(
+                    f"prompt_lengths[{row}] is {lengths[row]}, but prompt {row} has {own[row]} ids"
+                )
         width = max(own, default=0)
         prompts = [[*prompt, *[0] * (width - len(prompt))] for prompt in prompts]
     tokens = np.asarray(prompts)
@@ -83,6 +88,13 @@ def budget(max_new_tokens: int) -> int:
     return int(max_new_tokens)
 
 
+def floating(dtype: DTypeLike) -> DTypeLike:
+    """A cache's dtype must be of floating point."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype={dtype!r}; it must be of floating point, such as jnp.bfloat16")
+    return dtype
+
+
 def parts(target: Target, drafter: Drafter | None, verifier: Verifier | None) -> None:
     """What is decoded with must be what it should be, and the cache able to forget."""
     if not isinstance(target, Target):
@@ -117,6 +129,7 @@ def sampling(sampling: Sampling, batch: int) -> Sampling:
         if name == "top_k" and not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"top_k={value}; it must be an integer")
         with np.errstate(over="ignore", invalid="ignore"):
+            array = np.minimum(array, np.iinfo(np.int32).max) if name == "top_k" else array
             cast = array.astype(dtype)  # what decoding will see: the checks are on that
         if not np.all(np.isfinite(cast) & allowed(cast)):
             raise ValueError(f"{name}={value}; it must be {words} (as {dtype.__name__})")

@@ -23,19 +23,22 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     round takes two tokens and reads the one or the other row of logits.
 
     Args:
-      model: any Target with the target's tokenizer; its padded vocabulary may differ.
+      model: any Target with the target's tokenizer (``check_same_tokenizer`` checks that; a Target
+        knows no tokens); its padded vocabulary may differ.
       k: draft tokens a round.
 
     Returns:
       The drafter; ``drafter_params`` are the model's parameters.
 
     Raises:
-      ValueError: for k below 1.
+      ValueError: for k below 1, or a model that can't roll back.
     """
     if k < 1:
         raise ValueError(
             f"draft_model: k={k}; it must be at least 1 (drafter=None decodes plainly)"
         )
+    if not callable(model.rollback):
+        raise ValueError(f"draft_model: {model.name!r} has no rollback; its cache must forget")
 
     def init(params: Params, prefill: Prefill) -> Cache:
         empty = model.init_cache(prefill.tokens.shape[0], prefill.capacity, prefill.dtype)

@@ -27,7 +27,7 @@ def rule(tokens: Array, length: Array, p: Array, q: Array | None, given: Array) 
     node = jnp.arange(p.shape[0], dtype=jnp.int32)
     one = jnp.ones([1], p.dtype)
     ratio = law.ratio(tokens, length, p, q, given)
-    weight = jnp.concatenate([one, lax.scan(_run, one[0], ratio)[1]])
+    weight = jnp.concatenate([one, lax.scan(_run, one[0], ratio)[1]]) if len(ratio) else one
     scaled = weight[:, None] * p
     left = jnp.sum(scaled if q is None else jnp.maximum(scaled - q, 0), 1)
     refused = jnp.where(given & (node[1:] <= length), law.drafted(scaled, tokens), 0)

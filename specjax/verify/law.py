@@ -71,6 +71,9 @@ def verify(
 def drafted_from(draft: Draft) -> tuple[Array | None, Array]:
     """The q that rules see, and which nodes were given.
 
+    A row that holds NaN or infinity (a drafter's logits can) is no law that a token could have been
+    drawn from: it becomes zero, so that the token is refused and the target's p follows.
+
     Returns:
       ``q [B, N+1, V]`` with zero rows where nothing was drawn, or None; ``given`` bool ``[B, N]``.
     """
@@ -80,6 +83,7 @@ def drafted_from(draft: Draft) -> tuple[Array | None, Array]:
     given = jnp.zeros(draft.tokens.shape, bool) if draft.given is None else draft.given
     drawn = (jnp.arange(nodes, dtype=jnp.int32) < draft.length[:, None]) & ~given
     drawn = jnp.pad(drawn, ((0, 0), (0, 1)))  # nothing follows the last node
+    drawn = drawn & jnp.isfinite(jnp.sum(draft.probs, -1))
     return jnp.where(drawn[:, :, None], draft.probs, 0), given
 
 
