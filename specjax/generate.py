@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -116,13 +117,17 @@ def generate_many(
 
     Raises:
       ValueError: for bad arguments at once; while iterating, for a prompt that can't be decoded, or
-        whose logits hold NaN, +inf or nothing finite; names its number.
+        whose logits hold NaN, +inf or nothing finite; names its number. Answers that were finished
+        by then are given first, also where the iterator of the prompts raises.
     """
-    for name, value in (("batch", batch), ("rounds", rounds), ("refill", refill)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise ValueError(f"{name}={value!r}; it must be an int")
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value}; it must be at least 1")
+    batch, rounds = _at_least_1("batch", batch), _at_least_1("rounds", rounds)
+    refill = None if refill is None else _at_least_1("refill", refill)
+    if max_length is None:
+        raise ValueError(
+            "max_length=None; it must be an int here, where prompts come later: room for the "
+            "longest prompt, max_new_tokens and the draft"
+        )
+    max_length = _at_least_1("max_length", max_length)
     _check_scalar(sampling, key)
     engine, settings = prepare(
         target, drafter, drafter_params, sampling, verifier, key, widths, batch
@@ -174,14 +179,21 @@ class _Rows:
         """Fills, decodes and yields until there are neither prompts nor unfinished rows."""
         finished: list[Finished] = []
         while True:
-            self._fill(prompts)
-            if busy := sum(number is not None for number in self._prompt):
-                self._decode(busy)
+            try:
+                self._fill(prompts)
+                if busy := sum(number is not None for number in self._prompt):
+                    self._decode(busy)
+            except Exception:
+                yield from finished
+                raise
             # The device is at work by now; whoever takes the answers needn't hurry.
             yield from finished
             if not busy:
                 return
-            finished = self._collect()
+            finished, bad = self._collect()
+            if bad is not None:
+                yield from finished
+                raise bad
 
     def _fill(self, prompts: Iterator[Prompt]) -> None:
         """Gives the free rows their next prompts, a few rows at a time."""
@@ -228,8 +240,8 @@ class _Rows:
         limits = jnp.asarray(self._rounds, jnp.int32), jnp.asarray(enough, jnp.int32)
         self._state = decode_state(self._engine, self._params, request, self._state, *limits)
 
-    def _collect(self) -> list[Finished]:
-        """The answers of the rows that are finished by now, which are free then."""
+    def _collect(self) -> tuple[list[Finished], ValueError | None]:
+        """The answers of the rows that are finished by now, which are free then; what is wrong."""
         reasons = np.asarray(self._state.reason)
         rows = [
             row
@@ -237,24 +249,25 @@ class _Rows:
             if number is not None and reasons[row] != RUNNING
         ]
         if not rows:
-            return []
+            return [], None
         tokens, length, counted = jax.device_get(
             (self._state.tokens, self._state.length, self._state.stats)
         )
-        out = []
+        out, bad = [], None
         for row in rows:
             number = self._prompt[row]
             assert number is not None
             emitted = tokens[row, self._start[row] : length[row]].tolist()
             if reasons[row] == BAD_LOGITS:
-                raise ValueError(
+                bad = bad or ValueError(
                     "the target's logits hold NaN, +inf or nothing finite in prompt "
                     f"{number} after {len(emitted)} new tokens; check its parameters and dtype"
                 )
+                continue
             counts = (counted.rounds[row], counted.drafted[row], counted.accepted[row].sum())
             out.append(Finished(number, emitted, FinishReason(reasons[row]), *map(int, counts)))
             self._prompt[row] = None
-        return out
+        return out, bad
 
     def _checked(self, prompt: Prompt) -> np.ndarray:
         vocab_size = self._engine.target.vocab_size
@@ -346,6 +359,18 @@ def _numbered(prompts: Iterable[Sequence[int] | Prompt]) -> Iterator[Prompt]:
         if not 0 <= prompt.number < 2**32:
             raise ValueError(f"a prompt has number {prompt.number}; it must be 0 to 2**32 - 1")
         yield prompt
+
+
+def _at_least_1(name: str, value: int) -> int:
+    try:
+        whole = operator.index(value)  # numpy's integers too
+    except TypeError:
+        raise ValueError(f"{name}={value!r}; it must be an int") from None
+    if isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}; it must be an int")
+    if whole < 1:
+        raise ValueError(f"{name}={whole}; it must be at least 1")
+    return whole
 
 
 def _check_scalar(sampling: Sampling | None, key: Array | None) -> None:

@@ -184,6 +184,9 @@ def test_no_prompts() -> None:
         ({"batch": 0}, "batch=0; it must be at least 1"),
         ({"rounds": 1.5}, "rounds=1.5; it must be an int"),
         ({"refill": -1}, "refill=-1; it must be at least 1"),
+        ({"batch": True}, "batch=True; it must be an int"),
+        ({"max_length": None}, "max_length=None; it must be an int here"),
+        ({"max_length": 128.0}, "max_length=128.0; it must be an int"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"max_length": 18}, "max_length=18 can't hold 1 prompt tokens, 18 new tokens"),
         ({"eos_ids": (99,)}, "eos_ids holds 99"),
@@ -222,3 +225,47 @@ def test_bad_logits_are_named() -> None:
     bad = TABLE.at[:, 5].set(jnp.where(jnp.arange(997) % 40 == 0, jnp.nan, TABLE[:, 5]))
     with pytest.raises(ValueError, match=r"NaN, .* in prompt \d+ after \d+ new tokens"):
         list(specjax.generate_many(TARGET, bad, PROMPTS, max_new_tokens=18, max_length=SLOTS))
+
+
+def test_a_numpy_batch_and_length() -> None:
+    assert len(list(many([[1], [2]], batch=np.int64(2), max_length=np.int32(SLOTS)))) == 2
+
+
+@pytest.mark.parametrize("bad", [[99], OSError("the disk is gone")])
+def test_what_is_finished_comes_before_the_error(bad: Any) -> None:
+    def prompts() -> Iterator[list[int]]:
+        yield from PROMPTS[:2]
+        if isinstance(bad, Exception):
+            raise bad
+        yield bad
+
+    seen = []
+    with pytest.raises(ValueError if isinstance(bad, list) else OSError, match=r"99|the disk"):
+        for one in many(prompts(), batch=1, refill=1):
+            seen.append(one.number)
+    assert seen == [0, 1]
+
+
+def test_bad_logits_leave_the_good_rows() -> None:
+    """Rows that end in the same look: two are answered, one breaks between them."""
+    bad = TABLE.at[:].set(jnp.where(jnp.arange(997)[:, None] % 40 == 0, jnp.nan, TABLE))
+    good, broken = [], []
+    for number, prompt in enumerate(PROMPTS):
+        try:
+            [one] = many_of(bad, [prompt])
+            good.append((prompt, one.tokens))
+        except ValueError:
+            broken.append(PROMPTS[number])
+    assert len(good) > 1 and broken
+    seen = []
+    with pytest.raises(ValueError, match="in prompt 1 after"):
+        for one in many_of(bad, [good[0][0], broken[0], good[1][0]]):
+            seen.append((one.number, one.tokens))
+    assert sorted(seen) == [(0, good[0][1]), (2, good[1][1])]
+
+
+def many_of(table: jax.Array, prompts: list[list[int]]) -> Iterator[generate.Finished]:
+    # refill=3: a look at the rows comes when all of them are finished.
+    return specjax.generate_many(
+        TARGET, table, prompts, max_new_tokens=6, max_length=SLOTS, batch=3, refill=3
+    )
