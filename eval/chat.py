@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -43,7 +42,15 @@ class Chat(NamedTuple):
         """The prompt of a chat: the messages are the user's and the model's in turn, user first."""
         roles = ("user", "assistant")
         chat = [{"role": roles[i % 2], "content": text} for i, text in enumerate(messages)]
-        encoded = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
+        import jinja2  # as late as transformers does
+
+        try:
+            encoded = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
+        except jinja2.TemplateError as error:
+            raise ValueError(
+                f"the chat template of {self.name} refuses the messages ({error}); take another "
+                "model, or correct the template"
+            ) from error
         return list(encoded["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -91,6 +98,17 @@ def load_tokenizer(name: str, folder: pathlib.Path) -> Any:
     tokens = tokenizer.load(folder)
     if not getattr(tokens, "chat_template", None):
         raise ValueError(f"{name} has no chat template; take an instruction-tuned model")
+    import jinja2  # as late as transformers does
+
+    try:
+        tokens.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(
+            f"the chat template in {folder} is broken (line {error.lineno}: {error.message}); "
+            "correct it or download it again"
+        ) from error
+    except jinja2.TemplateError:
+        pass  # it refuses this message, and may take others
     return tokens
 
 
@@ -99,6 +117,11 @@ def eos_ids(folder: pathlib.Path, tokens: Any, vocab_size: int) -> tuple[int, ..
     ids: list[int] = [] if tokens.eos_token_id is None else [tokens.eos_token_id]
     for file in ("generation_config.json", "config.json"):
         if (folder / file).is_file():
-            value = json.loads((folder / file).read_text(encoding="utf-8")).get("eos_token_id")
-            ids += value if isinstance(value, list) else [] if value is None else [value]
+            value = loading.read_json(folder / file).get("eos_token_id")
+            found = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(isinstance(one, int) for one in found):
+                raise ValueError(
+                    f"{folder / file}: eos_token_id={value!r}; it must be an id or a list of ids"
+                )
+            ids += found
     return tuple(sorted({i for i in ids if 0 <= i < vocab_size}))

@@ -11,6 +11,28 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 _TIED_BY_DEFAULT = ("smollm3",)
 _ROPE_BASE = {"smollm3": 2_000_000.0}  # all others: 10000
 _ROPE_TYPES = ("default", "linear", "llama3")
+_ROPE_NUMBERS = ("rope_theta", "factor", "low_freq_factor", "high_freq_factor")
+
+# What a field holds, where it is there.
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(
+        (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+            "no_rope_layer_interval",
+        ),
+        (int, "an integer of at least 1"),
+    ),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta"), ((int, float), "a number above 0")),
+    **dict.fromkeys(("layer_types", "no_rope_layers"), ((list, tuple), "a list")),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), (Mapping, "an object")),
+}
 
 # Settings of neighbouring families that change the mathematics; legal only at a neutral value.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -143,13 +165,16 @@ class ModelConfig:
 
         Raises:
           ValueError: for a family or a setting this transformer does not implement, or a missing
-            field; the message names the field and its value.
+            or impossible field; the message names the field and its value.
         """
+        if not isinstance(config, Mapping):
+            raise ValueError(f"this configuration is a {type(config).__name__}, not an object.")
         family = config.get("model_type")
         if family not in _FAMILIES:
             raise ValueError(
                 f"model_type={family!r} is not supported; supported: {', '.join(_FAMILIES)}."
             )
+        _check_types(config)
         _check_supported(config, family)
 
         def need(name: str) -> Any:
@@ -177,7 +202,7 @@ class ModelConfig:
             num_kv_heads=config.get("num_key_value_heads") or heads,
             head_dim=head_dim,
             ffn_width=need("intermediate_size"),
-            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             rope=read_rope(config, family),
             rope_layers=_rope_layers(config, layers) if family == "smollm3" else (),
             qkv_bias=attention_bias or family == "qwen2",
@@ -185,13 +210,24 @@ class ModelConfig:
             mlp_bias=bool(config.get("mlp_bias", False)) and family in ("llama", "smollm3"),
             qk_norm=family == "qwen3",
             tied=bool(config.get("tie_word_embeddings", family in _TIED_BY_DEFAULT)),
-            max_positions=int(config.get("max_position_embeddings", 2048)),
+            max_positions=config.get("max_position_embeddings") or 2048,
             family=family,
         )
 
 
 def _unsupported(field: str, value: Any, allowed: str) -> ValueError:
     return ValueError(f"{field}={value!r} is not supported; supported: {allowed}.")
+
+
+def _check_types(config: Mapping[str, Any]) -> None:
+    """Raises for a field that holds what it never can."""
+    for field, (kind, words) in _TYPES.items():
+        value = config.get(field)
+        if value is None:
+            continue
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if not fits or (isinstance(value, int | float) and not value > 0):
+            raise ValueError(f"{field}={value!r}; it must be {words}.")
 
 
 def _check_supported(config: Mapping[str, Any], family: str) -> None:
@@ -209,7 +245,10 @@ def _check_supported(config: Mapping[str, Any], family: str) -> None:
     # it only if use_sliding_window says so. A window no shorter than the context never acts.
     window = config.get("sliding_window", 4096 if family == "mistral" else None)
     in_use = family == "mistral" or config.get("use_sliding_window", False)
-    if in_use and window is not None and window < config.get("max_position_embeddings", window + 1):
+    if not in_use or window is None:
+        return
+    most = config.get("max_position_embeddings")
+    if not isinstance(window, int) or most is None or window < most:
         raise _unsupported("sliding_window", window, "null, or at least max_position_embeddings")
 
 
@@ -237,6 +276,10 @@ def read_rope(config: Mapping[str, Any], family: str) -> RopeConfig:
         raise ValueError(
             f"rope_theta={plain!r} and rope_parameters['rope_theta']={theta!r} disagree."
         )
+    for name in (*_ROPE_NUMBERS, "original_max_position_embeddings"):
+        value = fields.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"{name}={value!r}; it must be a number.")
     base = theta or plain or _ROPE_BASE.get(family, 10_000.0)
 
     def need(name: str, default: Any = None) -> float:

@@ -108,7 +108,12 @@ def resolve(source: str | os.PathLike[str], files: Sequence[str] = _HUB_FILES) -
 
 def read_config(folder: pathlib.Path) -> ModelConfig:
     """The model configuration of a folder."""
-    return ModelConfig.from_hf(_read_json(folder / "config.json"))
+    path = folder / "config.json"
+    config = read_json(path)
+    try:
+        return ModelConfig.from_hf(config)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def wants_panels(config: ModelConfig, dtype: jax.typing.DTypeLike) -> bool:
@@ -176,7 +181,7 @@ class _Tensors:
             self._files = {single.name: _open(single)}
             self._where = dict.fromkeys(self._files[single.name].keys(), single.name)
         elif index.is_file():
-            self._where = _read_json(index).get("weight_map", {})
+            self._where = read_json(index).get("weight_map", {})
             names = sorted(set(self._where.values()))
             missing = [name for name in names if not (folder / name).is_file()]
             if missing:
@@ -244,10 +249,23 @@ def _open(path: pathlib.Path) -> Any:
         ) from error
 
 
-def _read_json(path: pathlib.Path) -> Mapping[str, Any]:
+def read_json(path: pathlib.Path) -> Mapping[str, Any]:
+    """A file of a model's folder that holds a JSON object.
+
+    Raises:
+      ValueError: it is missing, no JSON, or something else than an object; names it.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} is missing.") from None
     except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}).") from error
+        raise ValueError(
+            f"{path} is not valid JSON ({error}); correct it or download it again."
+        ) from error
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"{path} holds a {type(value).__name__}; it must be a JSON object, {{...}}: correct it "
+            "or download it again."
+        )
+    return value
