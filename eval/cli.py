@@ -6,11 +6,14 @@ command was wrong. Wrong commands get one sentence on stderr, not a traceback.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import os
+import pathlib
 import runpy
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 
 import jax
@@ -49,6 +52,29 @@ def run_app(main: Callable[[], int]) -> None:
     app.run(guarded, flags_parser=_parse)
 
 
+def check_workdir(path: str | os.PathLike[str]) -> None:
+    """Writes to the folder, before hours are spent on what goes into it; leaves no trace.
+
+    Raises:
+      ValueError: no file can be made there; says why.
+    """
+    folder = pathlib.Path(path)
+    try:
+        made = [part for part in (folder, *folder.parents) if not part.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = "it is a file" if os.path.isfile(path) else error.strerror
+        raise ValueError(
+            f"--workdir={path}: nothing can be written there ({why}); give a folder that can be "
+            "made and written to"
+        ) from error
+    with contextlib.suppress(OSError):  # another process has put something in
+        for part in made:
+            part.rmdir()
+
+
 def _parse(argv: Sequence[str]) -> list[str]:
     try:
         _check_config_exists(argv)
@@ -62,6 +88,8 @@ def _parse(argv: Sequence[str]) -> list[str]:
         _fail(f"{error}; --help lists the flags", 2)
     except (AttributeError, KeyError):  # ml_collections: a key the config does not have
         _fail(_unknown_key(argv), 2)
+    except SyntaxError as error:
+        _fail(f"--config={_config_path(argv)}: {error}; correct the file", 2)
     return rest
 
 
@@ -85,7 +113,11 @@ def _config_path(argv: Sequence[str]) -> str | None:
 def _unknown_key(argv: Sequence[str]) -> str:
     """The sentence for an unknown config key: which, what it may have meant, what there is."""
     # ml_collections stopped half-way and has no config to show: the file is read again.
-    known = keys(runpy.run_path(str(_config_path(argv)))["get_config"]())
+    path = _config_path(argv)
+    get_config = runpy.run_path(str(path)).get("get_config")
+    if get_config is None:
+        return f"--config={path}: it has no get_config(); give a config, such as those in configs/"
+    known = keys(get_config())
     for argument in argv:
         option, _, _ = argument.lstrip("-").partition("=")
         name = option.removeprefix("config.")

@@ -170,6 +170,7 @@ def main(run: Callable[[Mapping[str, Any], str], Sequence[str]]) -> None:
     def guarded() -> int:
         device.check_accelerator()
         device.enable_compilation_cache()
+        cli.check_workdir(workdir.value)
         failures = run(config.value, workdir.value)
         for failure in failures:
             print(f"FAILED: {failure}", file=sys.stderr, flush=True)

@@ -77,8 +77,9 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         names = ", ".join(bench.recompiled)
         failures.append(f"compiled while measuring, so the timings are wrong: {names}")
     remarks = _remarks(s, cells, target)
-    _write(workdir, s, table, remarks, failures, f"{s.target}, {dtype}")
+    # Before the files, which a full disk refuses.
     print(f"\n{report.tables(table)}\n\n" + "\n".join(remarks), flush=True)
+    _write(workdir, s, table, remarks, failures, f"{s.target}, {dtype}")
     files = [file for file in (workdir / "results.json", workdir / "speedup.png") if file.exists()]
     print(f"\nresults: {', '.join(map(str, files))}", flush=True)
     return failures

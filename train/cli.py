@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from eval import cli
 from specjax import device
+from train import checkpoint
 from train.task import Summary
 
 # A plain machine has nothing that tells its processes of each other; clusters do.
@@ -42,6 +43,9 @@ def main(run: Callable[[ConfigDict, str], Summary]) -> None:
             join()
         device.check_accelerator()
         device.enable_compilation_cache()
+        # Once for all processes; buckets have no folders to try.
+        if jax.process_index() == 0 and not checkpoint.is_remote(workdir.value):
+            cli.check_workdir(workdir.value)
         settings = config.value
         if profile.value is not None:
             settings.loop.profile = profile.value

@@ -1,10 +1,12 @@
 """What all commands share: settings in, files out, whole or not at all."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
-from eval import results
+from eval import cli, results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,3 +42,42 @@ def test_a_figure_is_a_png(tmp_path):
     drawn.subplots().plot([0, 1], [0, 1])
     results.save_figure(drawn, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- the folder and the config of a command ---
+
+
+def test_a_workdir_is_tried_and_left_as_it_was(tmp_path):
+    cli.check_workdir(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for bad, why in (("file", "it is a file"), ("file/inside", "Not a directory")):
+        with pytest.raises(ValueError, match=rf"--workdir=.*{bad}: nothing .* \({why}\); give"):
+            cli.check_workdir(tmp_path / bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it has no get_config(); give a config"),
+        ("def get_config(:", "(config.py, line 1); correct the file"),
+    ],
+)
+def test_a_file_that_is_no_config_is_one_sentence(tmp_path, text, message):
+    file = tmp_path / "config.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "eval.speedup", f"--config={file}", f"--workdir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_bad_workdir_shows_before_the_run(tmp_path):
+    """Here the target doesn't even exist."""
+    file = tmp_path / "file"
+    file.write_text("")
+    command = [sys.executable, "-m", "eval.speedup", "--config=configs/speedup_smollm2.py"]
+    command += [f"--workdir={file}", "--config.target=/no/such/folder"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and f"--workdir={file}: nothing can be written" in done.stderr

@@ -98,8 +98,15 @@ def test_the_tables_name_modes_and_categories(finished):
     assert max(map(len, text.splitlines())) <= 130
 
 
-def test_synthetic_acceptance_is_marked_everywhere(folder, tmp_path, monkeypatch):
-    titles = []
+def test_synthetic_acceptance_is_marked_everywhere(folder, tmp_path, monkeypatch, capsys):
+    titles, printed = [], []
+    write = speedup.results.write
+
+    def note(*arguments, **more):
+        printed.append(capsys.readouterr().out)
+        write(*arguments, **more)
+
+    monkeypatch.setattr(speedup.results, "write", note)
     draw = speedup.chart.write
     monkeypatch.setattr(speedup.chart, "write", lambda *what: titles.append(what[2]) or draw(*what))
     config = make_config(
@@ -116,6 +123,7 @@ def test_synthetic_acceptance_is_marked_everywhere(folder, tmp_path, monkeypatch
     assert "lossless=False" in " ".join(results["remarks"])
     assert whole["label"] == "draft model k=2, synthetic 0.7, NOT LOSSLESS"
     assert titles
+    assert "NOT LOSSLESS" in printed[0], "the tables come before the files, which may fail"
 
 
 def test_a_wrong_output_is_a_failure_and_a_near_tie_is_not(folder, monkeypatch):

@@ -1,5 +1,8 @@
 """How a training command joins others and ends."""
 
+import subprocess
+import sys
+
 import pytest
 
 from train import cli
@@ -44,3 +47,12 @@ def test_alone_one_cannot_join(monkeypatch) -> None:
     monkeypatch.setattr(cli.jax.distributed, "initialize", initialize)
     with pytest.raises(ValueError, match="Outside of a cluster set JAX_COORDINATOR_ADDRESS=host"):
         cli.join()
+
+
+def test_a_bad_workdir_shows_before_the_data_are_read(tmp_path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    command = [sys.executable, "-m", "train.eagle_head", "--config=configs/eagle3_smollm2.py"]
+    command += [f"--workdir={file}", "--config.data=/no/such/folder"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and f"--workdir={file}: nothing can be written" in done.stderr
