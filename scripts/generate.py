@@ -70,6 +70,12 @@ def run(
     """
     if not prompt or not prompt.strip():
         raise ValueError('--prompt is empty; ask something, such as --prompt="Why is it dark?"')
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"--prompt={prompt!r} isn't UTF-8; write it in UTF-8") from None
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"--seed={seed}; it must be 0 to 2**32 - 1")
     watch = Watch(time.perf_counter() if begun is None else begun)
 
     import jax
@@ -84,11 +90,19 @@ def run(
     print(device.describe(), file=sys.stderr, flush=True)
     chat = chats.load(target)
     how = _drafter(drafter, k, chat)
+    ids = chat.encode([prompt])
+    room = chat.config.max_positions - len(ids)
+    if max_new_tokens > room:
+        fix = f"give --max_new_tokens={room} at most, or a" if room > 0 else "give a"
+        raise ValueError(
+            f"--prompt takes {len(ids)} tokens and --max_new_tokens={max_new_tokens} as many more, "
+            f"but {target} takes {chat.config.max_positions} in all; {fix} shorter prompt"
+        )
     watch.step("model and tokenizer")
     bursts = specjax.stream(
         chat.target,
         chat.params,
-        [chat.encode([prompt])],
+        [ids],
         max_new_tokens=max_new_tokens,
         sampling=specjax.Sampling(temperature=temperature),
         eos_ids=chat.eos_ids,

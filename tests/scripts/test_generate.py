@@ -44,6 +44,10 @@ def test_a_seed_repeats_a_sampled_answer(folder, capsys):
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"drafter": "bogus"}, "--drafter=bogus: give ngram, none"),
+        ({"prompt": "caf\udce9"}, r"--prompt='caf\\udce9' isn't UTF-8"),
+        ({"seed": 10**20}, r"--seed=100000000000000000000; it must be 0 to 2\*\*32 - 1"),
+        ({"max_new_tokens": 1023}, r"takes 1024 in all; give --max_new_tokens=\d+ at most, or a"),
+        ({"prompt": "x" * 1024}, "takes 1024 in all; give a shorter prompt"),
     ],
 )
 def test_bad_values_are_named(folder, arguments, message):
