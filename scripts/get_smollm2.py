@@ -117,7 +117,7 @@ def is_complete(folder: pathlib.Path) -> bool:
         return manifest["recipe"] == RECIPE and all(
             (folder / name).stat().st_size == size for name, size in files.items()
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
