@@ -79,7 +79,15 @@ def check_accelerator() -> None:
     Raises:
         RuntimeError: It has. The message names the fix.
     """
-    if jax.default_backend() != "cpu" or "cpu" in (_setting("jax_platforms") or "").split(","):
+    try:
+        backend = jax.default_backend()
+    except AssertionError as error:  # jax, of a platform it has no plugin for
+        raise RuntimeError(
+            f"JAX_PLATFORMS={_setting('jax_platforms')}, but jax {jax.__version__} has no support "
+            "for it installed: install it, such as `pip install "
+            f"'jax[cuda13]=={jax.__version__}'`, or set JAX_PLATFORMS=cpu"
+        ) from error
+    if backend != "cpu" or "cpu" in (_setting("jax_platforms") or "").split(","):
         return
     found = machine.find_accelerator()
     if found is None:

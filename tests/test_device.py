@@ -52,6 +52,16 @@ def test_no_accelerator_or_one_in_use_or_not_wanted_is_fine(computer, options):
     device.check_accelerator()
 
 
+def test_a_platform_without_its_plugin_is_a_sentence(computer, monkeypatch):
+    def fail():
+        raise AssertionError  # as jax does for JAX_PLATFORMS=cuda
+
+    computer(None, platforms="cuda")
+    monkeypatch.setattr(jax, "default_backend", fail)
+    with pytest.raises(RuntimeError, match=r"JAX_PLATFORMS=cuda, but jax .* has no support for it"):
+        device.check_accelerator()
+
+
 def test_hiding_gpus_does_not_hide_a_tpu(computer):
     computer(TPU, visible="")
     with pytest.raises(RuntimeError, match="TPU"):
