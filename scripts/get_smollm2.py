@@ -114,9 +114,8 @@ def is_complete(folder: pathlib.Path) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"]
-        return manifest["recipe"] == RECIPE and all(
-            (folder / name).stat().st_size == size for name, size in files.items()
-        )
+        sizes = [(folder / name).stat().st_size == size for name, size in files.items()]
+        return manifest["recipe"] == RECIPE and bool(sizes) and all(sizes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 

