@@ -22,12 +22,14 @@ def in_ci() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Turns the persistent compilation cache on, for this process and for the ones it starts."""
+    """The commands that tests start share a folder of compiled programs; this process has none.
+
+    Its thousands of small programs gain little from it, and twice in full runs XLA died there: it
+    aborted while it serialised a program, and crashed while it read one.
+    """
     del config
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(device.enable_compilation_cache())
-    # Thousands of small programs: writing each takes longer than it saves, and once in a full run
-    # XLA aborted while it serialised one.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.hookimpl(trylast=True)
