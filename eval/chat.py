@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -87,8 +88,11 @@ def load(name: str, dtype: Any = None) -> Chat:
     """
     folder = find(name)
     config = loading.read_config(folder)
-    tokens = load_tokenizer(name, folder)
-    params = loading.load_params(folder, config, dtype)
+    # Reading weights waits for memory, importing transformers for the interpreter: side by side.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(loading.load_params, folder, config, dtype)
+        tokens = load_tokenizer(name, folder)
+        params = reading.result()
     target = transformer_target(config)
     return Chat(name, target, params, config, tokens, eos_ids(folder, tokens, config.vocab_size))
 

@@ -37,7 +37,7 @@ def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
     config = runpy.run_path("configs/eagle3_smollm2.py")["get_config"]()
     with config.unlocked():
         config.update(
-            target=str(folder), data=str(shards), layers=(1, 2, -1), draft_vocab_size=64,
+            target=str(folder), data=str(shards), layers=(1, 2, -1), draft_vocab_size=64, own_head=True,
             length=64, batch=2, held_out=0.2, held_out_rows=2, eval_steps=2, smoke=True,
         )  # fmt: skip
         config.update(changes)
