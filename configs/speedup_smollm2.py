@@ -3,11 +3,10 @@
 make speedup, or
 python -m eval.speedup --config=configs/speedup_smollm2.py --workdir=runs/speedup
 
-Took 8.6 minutes on two CPU cores, set-up included; that was before this library kept the matrices
-of small models as panels, and with 5 repeats and longer answers. Expected, from that run: prompt
-lookup 1.37 times as fast as plain decoding over all prompts when greedy (95%: 1.16 to 1.60), from
-3.6 in code edits and 2.8 in extraction to 0.94 in stories, and 0.91 at temperature 1; all greedy
-drafts of the copy of the target accepted; every greedy output that of plain decoding. With a head:
+Takes six minutes on two CPU cores. Expected there: greedy prompt lookup 1.4 times as fast as plain
+decoding over all prompts (95%: 1.22 to 1.64), from 3.7 in code edits and 2.7 in extraction to 0.93
+in stories, and about 1 at temperature 1; all greedy drafts of the copy of the target accepted;
+every greedy output that of plain decoding. With a head:
 
     --config.modes="('plain', 'prompt_lookup', 'eagle')" --config.eagle.folder=FOLDER
 """
