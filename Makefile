@@ -25,7 +25,7 @@ help:
 	@echo "make speedup    measure speculative decoding on a real model: runs/speedup/"
 	@echo "make test       formatter, linter, type checker and tests"
 	@echo "make test-long  the tests that take minutes each"
-	@echo "make model      get the default model (98 MB download, 540 MB on disk)"
+	@echo "make model      get the default model (93 MB download, 540 MB on disk)"
 	@echo "make setup      only set the environment up"
 	@echo "make clean      remove .venv and caches here; results in runs/ and the model stay"
 

@@ -1,4 +1,4 @@
-"""The shipped EAGLE-3 head of SmolLM2-135M-Instruct.
+"""An EAGLE-3 head for SmolLM2-135M-Instruct (none is shipped yet).
 
 python -m train.eagle_head --config=configs/eagle3_smollm2.py --workdir=runs/eagle3
 """

@@ -11,7 +11,7 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.target = "smollm2"  # a folder, a hub id, or the default model
-    config.head = "checkpoints/smollm2-135m-eagle3"
+    config.head = ""  # the folder of a head, such as runs/eagle3/best
     config.k = 4
     config.prompts = ""  # a prompt file; "": the built-in set
     config.prompts_per_category = 0  # the first so many; 0: all

@@ -65,7 +65,10 @@ class Settings:
         results.at_least(1, k=self.k, max_new_tokens=self.max_new_tokens, batch=self.batch)
         results.at_least(0, prompts_per_category=self.prompts_per_category)
         if not self.head:
-            raise ValueError("config.head is empty; give the folder of a head, --config.head=...")
+            raise ValueError(
+                "config.head is empty; train a head (docs/training.md) and give its folder, as in "
+                "--config.head=runs/eagle3/best"
+            )
 
 
 class Answer(NamedTuple):

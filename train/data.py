@@ -365,7 +365,7 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(
             f"there is no {path}: the data isn't there or isn't complete; make it with "
-            "`python -m scripts.generate_data`, which goes on where it was stopped"
+            "scripts.generate_data, as docs/training.md says"
         ) from None
     except (OSError, ValueError) as error:
         raise ValueError(f"can't read {path} ({error}); make the data again") from error
