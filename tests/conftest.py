@@ -14,6 +14,11 @@ import pytest
 
 from specjax import device
 
+# Most of a run is compiling small programs that run once: unoptimised they take two thirds of the
+# time. Read when a program first asks for a device; the commands that tests start inherit it.
+_QUICK = "--xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
