@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import zlib
+from collections.abc import Iterator
 
 import jax
 import pytest
@@ -82,3 +83,15 @@ def smollm2_folder() -> pathlib.Path:
         if in_ci() or not error.offline:
             raise
         pytest.skip(f"the real model isn't here and can't be downloaded: {error}")
+
+
+@pytest.fixture(autouse=True)
+def _few_programs() -> Iterator[None]:
+    """Frees compiled programs before there are too many.
+
+    Each maps some memory, and a process may hold 65,530 mappings: XLA crashed where it got no more.
+    """
+    yield
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
