@@ -2,9 +2,9 @@
 
   python -m eval.heads --config=configs/heads_smollm2.py --workdir=runs/heads --config.head=FOLDER
 
-Decodes every prompt greedily with the head, plainly through the target's own eyes: what it accepted
-at each position of the draft (of the drafts that got so far), tokens per pass, and, read again with
-the answer in hand, how often the target's token was among the head's 1 to 5 best. Leaves
+Decodes every prompt greedily with the head: what the target accepted at each position of the draft
+(of the drafts that got so far), tokens per pass, and, read again with the answer in hand, how often
+the target's token was among the head's 1 to 5 best. Leaves
 results.json and heads.png in the workdir. No speeds: those are eval.speedup's.
 """
 
@@ -29,7 +29,7 @@ from eval.modes import check_head
 from specjax.drafters import eagle, eagle_params
 from specjax.drafters.eagle import EagleParams
 from specjax.heads import EagleConfig, formats
-from specjax.models.transformer import embed_tokens, output_rows
+from specjax.models.transformer import output_rows
 from train import eagle as training
 from train import features
 
@@ -119,7 +119,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
 
 
 def _decode(s: Settings, chat: Chat, config: EagleConfig, params: EagleParams) -> list[Answer]:
-    """Decodes all prompts, longest first within the same program: one buffer for all."""
+    """Decodes all prompts in one compiled program: one buffer for all."""
     chosen = _chosen(s)
     encoded = [chat.encode(prompt.turns[:1]) for prompt in chosen]
     slots = max(map(len, encoded)) + s.max_new_tokens + s.k
@@ -183,17 +183,9 @@ def _hits(
 ) -> tuple[jax.Array, jax.Array]:
     """Reads a document once: int ``[k, RANKS]`` hits among the n best, and how often asked."""
     streams = features.compute(target, (*config.layers, features.FINAL), target_params, rows)
-    read, final = jnp.split(streams, [config.feature_width], -1)
     known = jnp.zeros([target.vocab_size], bool).at[ids].set(True)
-    slots = training.Slots(
-        tokens=rows["tokens"],
-        mask=mask,
-        segment=rows["segment"],
-        position=rows["position"],
-        known=known[rows["tokens"]],
-        features=read,
-        embedded=embed_tokens(target_params, rows["tokens"]),
-        final=final,
+    slots = training.slots_of(
+        config, target_params["embed"], known, {**rows, "mask": mask}, streams
     )
     matrix = output_rows(target_params, ids)
     alive, hits, asked = jnp.ones(mask.shape, bool), [], []

@@ -9,6 +9,7 @@ take step j together, so tokens, labels and mask shift left *together* by one a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jax import Array
 
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import rope
+from specjax.models.transformer import embed_tokens
 from train import losses
 from train.features import visible
 
@@ -45,6 +47,32 @@ class Slots(NamedTuple):
     features: Array
     embedded: Array
     final: Array
+
+
+def slots_of(
+    config: EagleConfig, embed: Array, known: Array, rows: Mapping[str, Array], streams: Array
+) -> Slots:
+    """The slots of packed rows.
+
+    Args:
+      config: the head's.
+      embed: ``[V, Wt]``, the target's embedding, whose dtype they take.
+      known: bool ``[V]``, the tokens of the draft vocabulary.
+      rows: ``tokens``, ``mask``, ``segment`` and ``position`` ``[B, T]``.
+      streams: ``[B, T, F + Wt]``: the head's layers, and ``features.FINAL``.
+    """
+    read, final = jnp.split(streams.astype(embed.dtype), [config.feature_width], -1)
+    tokens = rows["tokens"]
+    return Slots(
+        tokens=tokens,
+        mask=rows["mask"],
+        segment=rows["segment"],
+        position=rows["position"],
+        known=known[tokens],
+        features=read,
+        embedded=embed_tokens({"embed": embed}, tokens),
+        final=final,
+    )
 
 
 class Asked(NamedTuple):

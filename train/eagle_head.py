@@ -23,7 +23,7 @@ from eval import chat as chats
 from specjax.heads import formats
 from specjax.heads.eagle import EagleConfig
 from specjax.models import ModelConfig, loading, transformer_target
-from specjax.models.transformer import embed_tokens, output_rows
+from specjax.models.transformer import output_rows
 from train import cli, data, eagle, features, fingerprint, loop, vocabulary
 from train.eagle_init import initial
 from train.eagle_settings import EagleSettings, head_config, read
@@ -55,7 +55,7 @@ def make_task(s: EagleSettings, store: pathlib.Path) -> loop.Task:
     params = loading.load_params(folder, model, panels=False)
     documents = _documents(s)
     train, held_out = (
-        _packed(part, s.length) for part in data.split(documents, s.held_out, s.seed)
+        data.pack(part, s.length) for part in data.split(documents, s.held_out, s.seed)
     )
     ids = vocabulary.most_frequent(documents, s.draft_vocab_size, model.vocab_size)
     config = head_config(s, model, len(ids))
@@ -71,7 +71,8 @@ def make_task(s: EagleSettings, store: pathlib.Path) -> loop.Task:
     }
 
     def unrolled(head: Any, frozen: Any, batch: Any, steps: int) -> list[eagle.Asked]:
-        slots = _slots(frozen, batch, source.of(frozen, batch), config)
+        streams = source.of(frozen, batch)
+        slots = eagle.slots_of(config, frozen["embed"], frozen["known"], batch, streams)
         return eagle.unroll(config, head, frozen["rows"].astype(_dtype(head)), slots, steps)
 
     how = {"loss": s.loss, "decay": s.decay, "feature_weight": s.feature_weight}
@@ -150,21 +151,6 @@ class _Features:
         return features.compute(self._target, self._layers, frozen["target"], batch)
 
 
-def _slots(frozen: Any, batch: Any, streams: jax.Array, config: EagleConfig) -> eagle.Slots:
-    dtype = frozen["embed"].dtype
-    read, final = jnp.split(streams.astype(dtype), [config.feature_width], -1)
-    return eagle.Slots(
-        tokens=batch["tokens"],
-        mask=batch["mask"],
-        segment=batch["segment"],
-        position=batch["position"],
-        known=frozen["known"][batch["tokens"]],
-        features=read,
-        embedded=embed_tokens(frozen, batch["tokens"]),
-        final=final,
-    )
-
-
 def _dtype(head: Any) -> Any:
     return jax.tree.leaves(head)[0].dtype
 
@@ -176,10 +162,6 @@ def _documents(s: EagleSettings) -> data.Documents:
             "--config=configs/generate_data_smollm2.py --workdir=runs/data, and give that folder"
         )
     return data.read(s.data)
-
-
-def _packed(documents: data.Documents, length: int) -> data.Rows:
-    return data.pack(documents, length)
 
 
 def _fingerprint(

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from eval import results
 from specjax.heads.eagle import EagleConfig
 from specjax.models import ModelConfig
 from train.losses import BY_NAME
@@ -91,12 +92,7 @@ def read(config: Mapping[str, Any]) -> EagleSettings:
       ValueError: a missing or an unknown key, or a value that can't be; names it.
     """
     values = {name: value for name, value in config.items() if name != "loop"}
-    known = {field.name for field in dataclasses.fields(EagleSettings)}
-    for name in sorted(values.keys() ^ known):
-        what = "is missing" if name in known else "is unknown"
-        raise ValueError(f"config.{name} {what}; the config has {', '.join(sorted(known))}")
-    values["layers"] = tuple(values["layers"])
-    return EagleSettings(**values)
+    return results.read(EagleSettings, {**values, "layers": tuple(values.get("layers", ()))})
 
 
 def head_config(s: EagleSettings, model: ModelConfig, vocab: int) -> EagleConfig:
