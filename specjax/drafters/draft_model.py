@@ -7,9 +7,10 @@ from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters.chain import draw_chain
 from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
 
@@ -48,26 +49,13 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     def propose(
         params: Params, state: Cache, context: Context, limit: Array
     ) -> tuple[Draft, Cache, Any]:
-        logits, state = _catch_up(model, params.drafter, state, context)
-        token, probs = context.draw(logits, 1)
-        tokens = jnp.zeros([token.shape[0], k], jnp.int32).at[:, 0].set(token)
-        if probs is not None:
-            shape = probs.shape[0], k + 1, probs.shape[1]
-            probs = jnp.zeros(shape, probs.dtype).at[:, 0].set(probs)
-
-        def step(carry: tuple) -> tuple:
-            node, tokens, probs, cache = carry
-            last = lax.dynamic_slice_in_dim(tokens, node - 1, 1, 1)
+        def step(cache: Cache, last: Array) -> tuple[Array, Cache]:
             logits, _, cache = model.apply(params.drafter, last, cache)
-            token, q = context.draw(logits[:, 0], node + 1)
-            tokens = tokens.at[:, node].set(token)
-            return node + 1, tokens, None if q is None else probs.at[:, node].set(q), cache
+            return logits[:, 0], cache
 
-        carry = jnp.ones([], jnp.int32), tokens, probs, state
-        _, tokens, probs, state = lax.while_loop(
-            lambda carry: carry[0] < jnp.max(limit), step, carry
-        )
-        return Draft(tokens, limit, probs), state, context.cache
+        first, state = _catch_up(model, params.drafter, state, context)
+        draft, state = draw_chain(context, limit, k, first, state, step)
+        return draft, state, context.cache
 
     def update(params: Params, state: Cache, context: Context, record: Record) -> Cache:
         del params

@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from specjax import cache as kv
 from specjax.cache import KVCache
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters.chain import draw_chain
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
 from specjax.models.linear import PANEL, to_panels
@@ -162,29 +163,15 @@ def eagle(
         params: Params, state: EagleState, context: Context, limit: Array
     ) -> tuple[Draft, EagleState, Any]:
         limit = jnp.where(state.cache.length > 0, limit, 0)
-        ids = params.drafter.ids
-        token, probs = context.draw(logits(params, state.output), 1, ids)
-        tokens = jnp.zeros([token.shape[0], k], jnp.int32).at[:, 0].set(token)
-        if probs is not None:
-            shape = probs.shape[0], k + 1, probs.shape[1]
-            probs = jnp.zeros(shape, probs.dtype).at[:, 0].set(probs)
 
-        def step(carry: tuple) -> tuple:
-            node, tokens, probs, state = carry
-            last = lax.dynamic_slice_in_dim(tokens, node - 1, 1, 1)
+        def step(state: EagleState, last: Array) -> tuple[Array, EagleState]:
             output, hidden, cache = run(params, state, last, state.hidden[:, None])
-            state = EagleState(cache, output[:, 0], hidden[:, 0])
-            token, q = context.draw(logits(params, state.output), node + 1, ids)
-            tokens = tokens.at[:, node].set(token)
-            return node + 1, tokens, None if q is None else probs.at[:, node].set(q), state
+            return logits(params, output[:, 0]), EagleState(cache, output[:, 0], hidden[:, 0])
 
-        carry = jnp.ones([], jnp.int32), tokens, probs, state
-        _, tokens, probs, drafted = lax.while_loop(
-            lambda carry: carry[0] < jnp.max(limit), step, carry
-        )
+        first, ids = logits(params, state.output), params.drafter.ids
+        draft, drafted = draw_chain(context, limit, k, first, state, step, ids)
         # The outputs stay those of the last true entry: a round may commit nothing.
-        state = state._replace(cache=drafted.cache)
-        return Draft(tokens, limit, probs), state, context.cache
+        return draft, state._replace(cache=drafted.cache), context.cache
 
     def update(params: Params, state: EagleState, context: Context, record: Record) -> EagleState:
         accepted, node = record.verdict.accepted[:, None], jnp.arange(k + 1, dtype=jnp.int32)
