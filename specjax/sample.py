@@ -200,14 +200,17 @@ def decode(run: Run, rounds: int | None = None) -> Run:
 
 
 def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
-    """The output of a run (finished or not), as ``sample`` returns it."""
+    """The output of a run (finished or not), as ``sample`` returns it.
+
+    ``lengths`` counts what was emitted, also where ``max_new_tokens`` here shows less of it.
+    """
     check_logits(run)
     tokens, length, first = jax.device_get((run.state.tokens, run.state.length, run.request.start))
     slots = first[:, None] + np.arange(max_new_tokens)
     emitted = np.take_along_axis(tokens, np.minimum(slots, tokens.shape[1] - 1), 1)
     return SampleOutput(
         tokens=jnp.asarray(np.where(slots < length[:, None], emitted, np.int32(pad_id))),
-        lengths=jnp.asarray(np.minimum(length - first, np.int32(max_new_tokens))),
+        lengths=jnp.asarray(length - first),
         # Copies: the state itself is used up when the run is decoded further.
         finish_reason=jnp.copy(run.state.reason),
         stats=jax.tree.map(jnp.copy, run.state.stats),

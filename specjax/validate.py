@@ -128,8 +128,9 @@ def sampling(sampling: Sampling, batch: int) -> Sampling:
             raise ValueError(f"{name} has shape {array.shape}; it must be [] or [{batch}]")
         if name == "top_k" and not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"top_k={value}; it must be an integer")
+        if name == "top_k" and np.any(array > np.iinfo(np.int32).max):  # the cast would wrap it
+            raise ValueError(f"top_k={value}; it must be at least 1 (as int32)")
         with np.errstate(over="ignore", invalid="ignore"):
-            array = np.minimum(array, np.iinfo(np.int32).max) if name == "top_k" else array
             cast = array.astype(dtype)  # what decoding will see: the checks are on that
         if not np.all(np.isfinite(cast) & allowed(cast)):
             raise ValueError(f"{name}={value}; it must be {words} (as {dtype.__name__})")
