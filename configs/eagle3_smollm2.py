@@ -42,7 +42,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0
     config.smoke = False
 
+    config.mesh = ""  # "data:8" splits each batch over 8 devices
     config.loop = loop.defaults()
+    config.loop.mesh = config.get_ref("mesh")
     config.loop.optimizer = "muon"
     config.loop.lr = 0.02
     config.loop.adam_lr = 1e-3

@@ -36,6 +36,10 @@ def get_config() -> ml_collections.ConfigDict:
     eagle.folder = ""  # of a head; "": none, and no such mode
     eagle.k = 4
 
+    config.first_of = in_turn = ml_collections.ConfigDict()
+    in_turn.modes = ("prompt_lookup", "eagle")
+    in_turn.n_min = 3  # what is shorter goes to the head
+
     config.max_new_tokens = 80
     config.repeats = 1
     config.article_new_tokens = 192  # the two prompts of the project's article

@@ -24,7 +24,8 @@ from ml_collections import ConfigDict, config_flags
 @functools.cache  # several evaluations in one process, such as the tests', share them
 def define_flags() -> tuple[flags.FlagHolder, flags.FlagHolder]:
     """Defines ``--config`` and ``--workdir``, both required; returns their holders."""
-    config = config_flags.DEFINE_config_file("config", None, "Config file, such as configs/x.py.")
+    about = "Config file, such as configs/x.py; --config.KEY=VALUE changes what it sets."
+    config = config_flags.DEFINE_config_file("config", None, about)
     workdir = flags.DEFINE_string("workdir", None, "Folder the results are written to.")
     return config, workdir
 

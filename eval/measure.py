@@ -162,9 +162,10 @@ class Bench:
         self._draft_clocks = {}
         for mode in self.modes:
             if mode.drafter is not None:
-                zeros = [0] * min(middle, slots - 2 * mode.k - 1)
+                # No token twice: where a lookup is silent, what stands behind it does its work.
+                apart = list(range(min(middle, slots - 2 * mode.k - 1)))
                 budget = {"max_new_tokens": mode.k + 1}  # room for whole drafts
-                clock = DraftClock(target, params, mode, zeros, **budget, **self._arguments)
+                clock = DraftClock(target, params, mode, apart, **budget, **self._arguments)
                 self._draft_clocks[mode] = clock
         return seconds
 

@@ -1,4 +1,4 @@
-"""The ways of decoding that are compared: plain, prompt lookup, draft model, EAGLE head.
+"""The ways of decoding that are compared: plain, prompt lookup, draft model, EAGLE head, in turn.
 
 A further one is an entry of ``MAKERS``, and its name in config.modes.
 """
@@ -14,7 +14,7 @@ from eval.chat import Chat
 from eval.synthetic import synthetic
 from specjax import Sampling, verify
 from specjax.draft import Drafter
-from specjax.drafters import check_same_tokenizer, draft_model, eagle, eagle_params, ngram
+from specjax.drafters import check_same_tokenizer, draft_model, eagle, eagle_params, first_of, ngram
 from specjax.heads import formats
 from specjax.heads.eagle import EagleConfig
 from specjax.models import ModelConfig
@@ -120,12 +120,22 @@ def _eagle(settings: Settings, models: Models) -> Drafting:
     return Drafting(eagle(config, settings.eagle.k), params, always_k=True)
 
 
+def _first_of(settings: Settings, models: Models) -> Drafting:
+    s = settings.first_of
+    lookup = dataclasses.replace(settings.ngram, n_min=s.n_min)
+    settings = dataclasses.replace(settings, ngram=lookup)
+    parts = [MAKERS[name](settings, models) for name in s.modes]
+    drafters = [part.drafter for part in parts if part.drafter]
+    return Drafting(first_of(*drafters), tuple(part.params for part in parts))
+
+
 PLAIN = "plain"
 MAKERS: dict[str, Callable[[Settings, Models], Drafting]] = {
     PLAIN: lambda settings, models: Drafting(),
     "prompt_lookup": _lookup,
     "draft_model": _draft_model,
     "eagle": _eagle,
+    "first_of": _first_of,
 }
 
 
@@ -141,10 +151,10 @@ def load(settings: Settings, dtype: Any) -> Models:
     """
     target = chats.load(settings.target, dtype)
     draft = head = None
-    if settings.draft and "draft_model" in settings.modes:
+    if settings.draft and "draft_model" in settings.drafting:
         draft = chats.load(settings.draft, dtype)
         check_pair(target, draft)
-    if "eagle" in settings.modes:
+    if "eagle" in settings.drafting:
         head = formats.load(settings.eagle.folder)
         check_head(settings.eagle.folder, head[0], int(head[2][-1]), target.config)
     return Models(target, draft, head)

@@ -40,12 +40,12 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
         # Logits and, when sampling, p and q of every node, in float32.
         "logits": 3 * 4 * (nodes + 1) * target.vocab_size,
     }
-    if "draft_model" in settings.modes:
+    if "draft_model" in settings.drafting:
         draft = _config(settings.draft) if settings.draft else target
         weights = _weight_bytes(draft, dtype) if settings.draft else 0
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
-    if "eagle" in settings.modes:
+    if "eagle" in settings.drafting:
         items["EAGLE head"] = _head_bytes(settings.eagle.folder, dtype)
     return device.preflight(items, memory)
 

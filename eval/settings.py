@@ -49,6 +49,19 @@ class EagleSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class FirstOfSettings:
+    """Drafters in turn; see ``specjax.drafters.first_of``.
+
+    Attributes:
+      modes: the drafting modes asked, in this order.
+      n_min: what prompt lookup trusts here, where something better than nothing follows it.
+    """
+
+    modes: tuple[str, ...]
+    n_min: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Everything a run of ``eval.speedup`` depends on, besides the machine.
 
@@ -61,6 +74,7 @@ class Settings:
       k: draft tokens of the draft model.
       ngram: prompt lookup.
       eagle: the EAGLE head.
+      first_of: drafters in turn.
       max_new_tokens: budget of a prompt.
       repeats: measurements of a prompt and mode.
       article_new_tokens: budget of the two article prompts.
@@ -83,6 +97,7 @@ class Settings:
     k: int
     ngram: NgramSettings
     eagle: EagleSettings
+    first_of: FirstOfSettings
     max_new_tokens: int
     repeats: int
     article_new_tokens: int
@@ -95,6 +110,11 @@ class Settings:
     dtype: str
     synthetic_alpha: float | None
 
+    @property
+    def drafting(self) -> set[str]:
+        """The modes that are decoded in, and those whose drafters they use."""
+        return {*self.modes, *(self.first_of.modes if "first_of" in self.modes else ())}
+
 
 def read(config: Mapping[str, Any]) -> Settings:
     """Settings from a config (any mapping; an ``ml_collections.ConfigDict`` at the command line).
@@ -105,6 +125,8 @@ def read(config: Mapping[str, Any]) -> Settings:
     values = results.fields(Settings, config)
     values["ngram"] = NgramSettings(**results.fields(NgramSettings, values["ngram"], "ngram."))
     values["eagle"] = EagleSettings(**results.fields(EagleSettings, values["eagle"], "eagle."))
+    in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
+    values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
     values["modes"] = _words(values["modes"])
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
     settings = Settings(**values)
@@ -130,8 +152,11 @@ def _check(s: Settings) -> None:
             raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MAKERS)}")
     if PLAIN not in s.modes or len(set(s.modes)) != len(s.modes):
         raise ValueError(f"config.modes={s.modes}; name each once, and plain: speed-ups need it")
-    if "eagle" in s.modes and not s.eagle.folder:
-        raise ValueError("config.modes holds 'eagle': give the head's folder, config.eagle.folder")
+    _check_first_of(s)
+    if "eagle" in s.drafting and not s.eagle.folder:
+        raise ValueError(
+            "config.modes asks for 'eagle': give the head's folder, config.eagle.folder"
+        )
     if not s.temperatures or len(set(s.temperatures)) != len(s.temperatures):
         raise ValueError(f"config.temperatures={s.temperatures}; name at least one, each once")
     for temperature in s.temperatures:
@@ -145,6 +170,7 @@ def _check(s: Settings) -> None:
     ):  # fmt: skip
         results.at_least(1, **{name: getattr(s, name)})
     results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
+    results.at_least(1, **{"first_of.n_min": s.first_of.n_min})
     for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
         results.at_least(least, **{f"ngram.{name}": getattr(s.ngram, name)})
     results.at_least(1, **{"eagle.k": s.eagle.k})
@@ -156,3 +182,19 @@ def _check(s: Settings) -> None:
         raise ValueError(f"config.target is empty; a folder, a hub id or {BUILTIN_MODEL!r}")
     if s.synthetic_alpha is not None and not 0 <= s.synthetic_alpha <= 1:
         raise ValueError(f"config.synthetic_alpha={s.synthetic_alpha}; it must be 0 to 1")
+
+
+def _check_first_of(s: Settings) -> None:
+    names = tuple(name for name in MAKERS if name not in (PLAIN, "first_of"))
+    for name in s.first_of.modes:
+        if name not in names:
+            raise ValueError(
+                f"config.first_of.modes holds {name!r}; choose from {', '.join(names)}"
+            )
+    if not s.first_of.modes:
+        raise ValueError(f"config.first_of.modes is empty; name some of {', '.join(names)}")
+    if s.first_of.n_min > s.ngram.n_max:
+        raise ValueError(
+            f"config.first_of.n_min={s.first_of.n_min} is above config.ngram.n_max="
+            f"{s.ngram.n_max}; prompt lookup would never speak"
+        )

@@ -184,9 +184,9 @@ def _drafts(engine: Engine, params: Params, request: Request, state: State, coun
         tokens = jnp.pad(draft.tokens, ((0, 0), (1, 0)))
         shapes = jax.eval_shape(apply, tokens, state.cache)
         logits, features = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        verdict = Verdict(draft.length, chain_path(tokens), draft.tokens[:, 0])
-        # As if nothing had been committed: the drafter comes back to where it was.
-        record = Record(draft, logits, features, verdict, state.length)
+        verdict = Verdict(jnp.zeros_like(draft.length), chain_path(tokens), draft.tokens[:, 0])
+        # As if one token had been committed; the next round starts from the old length again.
+        record = Record(draft, logits, features, verdict, state.length + 1)
         context = Context(state.tokens, state.length, state.done, state.cache, draw=None)
         after = drafter.update(params, state.drafter, context, record)
         # A round needs the last one's tokens, or the compiler would take it out of the loop.

@@ -297,10 +297,10 @@ def _identity(
     """What the answers depend on: a journal of anything else is no use."""
     spoken = json.dumps([[one.system, one.turns] for one in taken])
     names = ("temperatures", "max_new_tokens", "max_length", "seed", "dtype")
-    return {
+    return {  # settings first: they decide which prompts are taken, too
         **{name: about[name] for name in ("target", "tokenizer", "chat_template")},
-        "prompts": fingerprint.text(spoken),
         **{name: getattr(settings, name) for name in names},
+        "list of prompts": fingerprint.text(spoken),
     }
 
 

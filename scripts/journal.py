@@ -95,9 +95,10 @@ class Journal:
             ) from error
         for key in {**run, **found}:
             if run.get(key) != found.get(key):
+                differs = f"{key}{_values(found.get(key), run.get(key))}"
                 raise ValueError(
-                    f"{self._path} is of a run with another {key} ({found.get(key)!r}, not "
-                    f"{run.get(key)!r}): take another --workdir, or delete it to start again"
+                    f"{self._path} is of a run with another {differs}: take another --workdir, or "
+                    "delete it to start again"
                 )
         self.answers = {(answer.conversation, answer.turn): answer for answer in answers}
 
@@ -105,3 +106,9 @@ class Journal:
         line = json.dumps(record).encode() + b"\n"
         while line:  # a full disk may take a part; the rest then fails
             line = line[os.write(self._file, line) :]
+
+
+def _values(found: Any, wanted: Any) -> str:
+    """The two values, where a person can tell them apart; checksums say nothing."""
+    checksums = all(isinstance(x, str) and len(x) >= 32 for x in (found, wanted))
+    return "" if checksums else f" ({found!r}, not {wanted!r})"

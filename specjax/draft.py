@@ -117,7 +117,8 @@ class Drafter(NamedTuple):
       propose: ``(params, state, context, limit [B]) -> (Draft, state, cache)``; a row drafts at
         most ``limit`` tokens (its budget). The cache is the target's, untouched below its length.
       update: ``(params, state, context, record) -> state``, restores the state's invariant; the
-        context is the one the draft was made in.
+        context is the one the draft was made in. The record's draft may be another drafter's, and
+        longer than its own ones (``drafters.first_of``).
       num_nodes: N, static.
       layers: target features it wants (see ``Target.apply``).
       name: for tables.

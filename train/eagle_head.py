@@ -26,7 +26,7 @@ from specjax.models import ModelConfig, loading, transformer_target
 from specjax.models.transformer import output_rows
 from train import cli, data, eagle, features, fingerprint, loop, vocabulary
 from train.eagle_init import initial
-from train.eagle_settings import EagleSettings, head_config, read
+from train.eagle_settings import STARTS, EagleSettings, head_config, read
 
 
 def run(config: Mapping[str, Any], workdir: str) -> loop.Summary:
@@ -57,7 +57,7 @@ def make_task(s: EagleSettings, store: pathlib.Path) -> loop.Task:
     train, held_out = (
         data.pack(part, s.length) for part in data.split(documents, s.held_out, s.seed)
     )
-    ids = vocabulary.most_frequent(documents, s.draft_vocab_size, model.vocab_size)
+    ids = _draft_vocabulary(s, documents, model)
     config = head_config(s, model, len(ids))
     source = _Features(s, store, model, params, config, folder, train, held_out)
     known = np.zeros([model.vocab_size], bool)
@@ -153,6 +153,15 @@ class _Features:
 
 def _dtype(head: Any) -> Any:
     return jax.tree.leaves(head)[0].dtype
+
+
+def _draft_vocabulary(
+    s: EagleSettings, documents: data.Documents, model: ModelConfig
+) -> np.ndarray:
+    """The most frequent tokens of the data; a head that is trained on keeps its own."""
+    if s.start not in STARTS:
+        return formats.load(s.start)[2]
+    return vocabulary.most_frequent(documents, s.draft_vocab_size, model.vocab_size)
 
 
 def _documents(s: EagleSettings) -> data.Documents:

@@ -11,7 +11,7 @@ from jax import Array
 from specjax.heads import formats
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import ModelConfig
-from train.eagle_settings import EagleSettings
+from train.eagle_settings import STARTS, EagleSettings
 
 
 def initial(
@@ -30,7 +30,7 @@ def initial(
     Raises:
       ValueError: a folder that holds another kind of head.
     """
-    if s.start not in ("target", "random"):
+    if s.start not in STARTS:
         loaded, head, _ = formats.load(s.start)
         if loaded != config:
             raise ValueError(f"config.start={s.start!r} holds {loaded}; this run trains {config}")

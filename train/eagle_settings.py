@@ -86,12 +86,12 @@ class EagleSettings:
 
 
 def read(config: Mapping[str, Any]) -> EagleSettings:
-    """Settings from a config; its ``loop`` is the loop's own.
+    """Settings from a config; its ``loop`` (and ``mesh``, which is in it too) is the loop's own.
 
     Raises:
       ValueError: a missing or an unknown key, or a value that can't be; names it.
     """
-    values = {name: value for name, value in config.items() if name != "loop"}
+    values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
     return results.read(EagleSettings, {**values, "layers": tuple(values.get("layers", ()))})
 
 

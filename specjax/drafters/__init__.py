@@ -2,6 +2,15 @@
 
 from specjax.drafters.draft_model import check_same_tokenizer, draft_model
 from specjax.drafters.eagle import EagleParams, eagle, eagle_params
+from specjax.drafters.first_of import first_of
 from specjax.drafters.ngram import ngram
 
-__all__ = ["EagleParams", "check_same_tokenizer", "draft_model", "eagle", "eagle_params", "ngram"]
+__all__ = [
+    "EagleParams",
+    "check_same_tokenizer",
+    "draft_model",
+    "eagle",
+    "eagle_params",
+    "first_of",
+    "ngram",
+]

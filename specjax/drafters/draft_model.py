@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import draw_chain
@@ -15,13 +16,28 @@ from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
 
 
+class DraftModelState(NamedTuple):
+    """The model between rounds.
+
+    Attributes:
+      cache: its own.
+      drafted: int32 ``[B, k]``, what it drafted in this round.
+      length: int32 ``[B]``, how many of them.
+    """
+
+    cache: Cache
+    drafted: Array
+    length: Array
+
+
 @cache
 def draft_model(model: Target, k: int = 5) -> Drafter:
     """Drafts a chain of k tokens with a model of its own.
 
-    State: the model's cache. Invariant between rounds: it holds ``length - 1`` true entries, or one
-    fewer (the model has not seen the last token of a fully accepted draft). So the first pass of a
-    round takes two tokens and reads the one or the other row of logits.
+    State: invariant between rounds: the model's cache holds ``length - 1`` true entries, or fewer
+    where it has not seen what was accepted: the last token of its own draft, or another drafter's
+    draft (``first_of``). A round begins with passes over two tokens that catch up: a single one
+    after drafts of its own.
 
     Args:
       model: any Target with the target's tokenizer (``check_same_tokenizer`` checks that; a Target
@@ -41,44 +57,67 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     if not callable(model.rollback):
         raise ValueError(f"draft_model: {model.name!r} has no rollback; its cache must forget")
 
-    def init(params: Params, prefill: Prefill) -> Cache:
-        empty = model.init_cache(prefill.tokens.shape[0], prefill.capacity, prefill.dtype)
+    def init(params: Params, prefill: Prefill) -> DraftModelState:
+        if params.drafter is None:
+            raise ValueError("draft_model: drafter_params is None; give the model's parameters")
+        batch = prefill.tokens.shape[0]
+        empty = model.init_cache(batch, prefill.capacity, prefill.dtype)
         arguments = model, params.drafter, prefill.tokens, prefill.length, empty
-        return run_prefill(*arguments, chunk=prefill.chunk)[0]
+        filled, _ = run_prefill(*arguments, chunk=prefill.chunk)
+        nothing = jnp.zeros([batch, k], jnp.int32), jnp.zeros([batch], jnp.int32)
+        return DraftModelState(filled, *nothing)
 
     def propose(
-        params: Params, state: Cache, context: Context, limit: Array
-    ) -> tuple[Draft, Cache, Any]:
+        params: Params, state: DraftModelState, context: Context, limit: Array
+    ) -> tuple[Draft, DraftModelState, Any]:
         def step(cache: Cache, last: Array) -> tuple[Array, Cache]:
             logits, _, cache = model.apply(params.drafter, last, cache)
             return logits[:, 0], cache
 
-        first, state = _catch_up(model, params.drafter, state, context)
-        draft, state = draw_chain(context, limit, k, first, state, step)
-        return draft, state, context.cache
+        first, cache = _catch_up(model, params.drafter, state.cache, context)
+        draft, cache = draw_chain(context, limit, k, first, cache, step)
+        return draft, DraftModelState(cache, draft.tokens, draft.length), context.cache
 
-    def update(params: Params, state: Cache, context: Context, record: Record) -> Cache:
+    def update(
+        params: Params, state: DraftModelState, context: Context, record: Record
+    ) -> DraftModelState:
         del params
-        # The model has seen the pending token and all draft tokens but the last. By the row's own
-        # draft length, so that what a row computes next does not depend on its neighbours.
-        seen = jnp.minimum(record.verdict.accepted, jnp.maximum(record.draft.length - 1, 0))
-        return model.rollback(state, jnp.minimum(context.length + seen, record.length - 1))
+        # The model has seen the pending token and all tokens of its draft but the last. By the
+        # row's own draft length: what a row computes next must not depend on its neighbours.
+        same = (state.drafted == record.draft.tokens[:, :k]).astype(jnp.int32)
+        true = jnp.minimum(record.verdict.accepted, jnp.sum(jnp.cumprod(same, 1), 1))
+        seen = jnp.minimum(true, jnp.maximum(state.length - 1, 0))
+        length = jnp.minimum(context.length + seen, record.length - 1)
+        return state._replace(cache=model.rollback(state.cache, length))
 
     return Drafter(init, propose, update, num_nodes=k, name=f"draft model ({model.name})")
 
 
 def _catch_up(model: Target, params: Any, cache: Cache, context: Context) -> tuple[Array, Cache]:
-    """Feeds the one or two tokens the model has not seen; the logits after the pending token.
+    """Feeds the tokens the model has not seen, two a pass; the logits after the pending token.
 
     Returns:
-      logits ``[B, Vd]``, and the cache with ``length`` entries.
+      logits ``[B, V']``, and the cache with ``length`` entries.
     """
-    unseen = context.length - cache.length  # 1 or 2
-    slots = context.length[:, None] - unseen[:, None] + jnp.arange(2, dtype=jnp.int32)
-    slots = jnp.minimum(slots, context.length[:, None] - 1)  # the second of one is never read
-    logits, _, cache = model.apply(params, jnp.take_along_axis(context.tokens, slots, 1), cache)
-    last = jnp.take_along_axis(logits, unseen[:, None, None] - 1, 1)[:, 0]
-    return last, model.rollback(cache, context.length)
+    end, offset = context.length, jnp.arange(2, dtype=jnp.int32)
+    cache = model.rollback(cache, end - 1)  # the pending token is fed in any case
+
+    def feed(cache: Cache, logits: Array | None) -> tuple[Cache, Array]:
+        unseen = end - cache.length
+        slots = jnp.minimum(cache.length[:, None] + offset, end[:, None] - 1)  # the rest: not read
+        new, _, fed = model.apply(params, jnp.take_along_axis(context.tokens, slots, 1), cache)
+        new = jnp.take_along_axis(new, jnp.clip(unseen - 1, 0, 1)[:, None, None], 1)[:, 0]
+        if logits is not None:
+            new = jnp.where(unseen[:, None] > 0, new, logits)
+        return model.rollback(fed, jnp.minimum(cache.length + 2, end)), new
+
+    shape = jax.eval_shape(feed, cache, None)[1]
+    cache, logits = lax.while_loop(
+        lambda carry: jnp.any(carry[0].length < end),
+        lambda carry: feed(*carry),
+        (cache, jnp.zeros(shape.shape, shape.dtype)),
+    )
+    return logits, cache
 
 
 def check_same_tokenizer(target: Mapping[str, int], drafter: Mapping[str, int]) -> None:

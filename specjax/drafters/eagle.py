@@ -20,7 +20,7 @@ from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import draw_chain
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
-from specjax.models.linear import PANEL, to_panels
+from specjax.models.linear import PANEL, PANEL_ROWS, to_panels
 from specjax.models.transformer import embed_tokens, output_rows
 
 
@@ -133,7 +133,32 @@ def eagle(
         out: Any = model.apply(variables, output[:, None], rows, method=EagleHead.logits)
         return out[:, 0]
 
+    def absorb(
+        params: Params, state: EagleState, follows: Array, features: Array, count: Array, chunk: int
+    ) -> EagleState:
+        """Appends ``count [B]`` entries made from true features, ``chunk`` slots a pass.
+
+        ``follows [B, M]`` are the tokens after the slots of ``features [B, M, F]``.
+        """
+        start, offset = state.cache.length, jnp.arange(chunk, dtype=jnp.int32)
+
+        def body(carry: tuple[Array, EagleState]) -> tuple[Array, EagleState]:
+            done, state = carry
+            tokens, piece = (
+                jnp.take(x, done + offset, 1, mode="fill", fill_value=0)
+                for x in (follows, features)
+            )
+            done = done + chunk
+            ran = run(params, state, tokens, fuse(params, piece))
+            return done, _settled(state, ran, start + jnp.minimum(count, done))
+
+        carry = jnp.zeros([], jnp.int32), state
+        return lax.while_loop(lambda carry: carry[0] < jnp.max(count), body, carry)[1]
+
     def init(params: Params, prefill: Prefill) -> EagleState:
+        if not isinstance(params.drafter, EagleParams):
+            what = type(params.drafter).__name__
+            raise ValueError(f"eagle: drafter_params is a {what}; give what eagle_params makes")
         batch, features = prefill.tokens.shape[0], cast(Array, prefill.features)
         empty = kv.init(
             layers=1,
@@ -144,20 +169,8 @@ def eagle(
             dtype=prefill.dtype,
         )
         zeros = jnp.zeros([batch, config.width], params.drafter.head["qkv"].dtype)
-        filled = prefill.length - 1
-        offset = jnp.arange(prefill.chunk, dtype=jnp.int32)
-
-        def body(carry: tuple[Array, EagleState]) -> tuple[Array, EagleState]:
-            start, state = carry
-            tokens = jnp.take(prefill.tokens, start + 1 + offset, 1, mode="fill", fill_value=0)
-            piece = jnp.take(features, start + offset, 1, mode="fill", fill_value=0)
-            ran = run(params, state, tokens, fuse(params, piece))
-            return start + prefill.chunk, _settled(
-                state, ran, jnp.minimum(filled, start + prefill.chunk)
-            )
-
-        carry = jnp.zeros([], jnp.int32), EagleState(empty, zeros, zeros)
-        return lax.while_loop(lambda carry: carry[0] < jnp.max(filled), body, carry)[1]
+        state, follows = EagleState(empty, zeros, zeros), prefill.tokens[:, 1:]
+        return absorb(params, state, follows, features, prefill.length - 1, prefill.chunk)
 
     def propose(
         params: Params, state: EagleState, context: Context, limit: Array
@@ -168,20 +181,27 @@ def eagle(
             output, hidden, cache = run(params, state, last, state.hidden[:, None])
             return logits(params, output[:, 0]), EagleState(cache, output[:, 0], hidden[:, 0])
 
-        first, ids = logits(params, state.output), params.drafter.ids
+        ids = params.drafter.ids
+        first = lax.cond(  # where no row asks, not even the first token is worth its matrix
+            jnp.max(limit) > 0,
+            lambda: logits(params, state.output),
+            lambda: jnp.zeros([limit.shape[0], config.draft_vocab_size], jnp.float32),
+        )
         draft, drafted = draw_chain(context, limit, k, first, state, step, ids)
         # The outputs stay those of the last true entry: a round may commit nothing.
         return draft, state._replace(cache=drafted.cache), context.cache
 
     def update(params: Params, state: EagleState, context: Context, record: Record) -> EagleState:
-        accepted, node = record.verdict.accepted[:, None], jnp.arange(k + 1, dtype=jnp.int32)
+        nodes = record.draft.tokens.shape[1] + 1
+        accepted, node = record.verdict.accepted[:, None], jnp.arange(nodes, dtype=jnp.int32)
         follows = jnp.pad(record.draft.tokens, ((0, 0), (0, 1)))
         follows = jnp.where(node == accepted, record.verdict.token[:, None], follows)
-        # Back to the entries made from true features, then one for each node of the round.
-        cache = kv.rollback(state.cache, context.length - 1)
-        state = state._replace(cache=cache)
-        ran = run(params, state, follows, fuse(params, cast(Array, record.features)))
-        return _settled(state, ran, record.length - 1)
+        # Back to the entries made from true features, then one for each committed token.
+        start = context.length - 1
+        state = state._replace(cache=kv.rollback(state.cache, start))
+        count = record.length - 1 - start
+        chunk = min(nodes, PANEL_ROWS) if jax.default_backend() == "cpu" else nodes
+        return absorb(params, state, follows, cast(Array, record.features), count, chunk)
 
     layers = config.layers
     return Drafter(init, propose, update, k, layers, name=f"EAGLE-{config.version}")

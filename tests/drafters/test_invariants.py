@@ -16,7 +16,7 @@ import pytest
 import specjax
 from specjax import Sampling, testing
 from specjax.draft import Drafter
-from specjax.drafters import draft_model, ngram
+from specjax.drafters import draft_model, first_of, ngram
 from specjax.round import State
 from tests import support
 
@@ -40,7 +40,7 @@ def holds_true_entries(cache: testing.ScriptedCache, state: State, count: np.nda
 
 def draft_model_state(before: State | None, state: State) -> None:
     """F12, F14, F49: ``length - 1`` true entries, or one fewer after a fully accepted draft."""
-    cache = state.drafter
+    cache = state.drafter.cache
     holds_true_entries(cache, state, cache.length)
     missing = state.length - 1 - cache.length
     accepted = drafted = np.zeros_like(missing)
@@ -51,6 +51,14 @@ def draft_model_state(before: State | None, state: State) -> None:
         missing[~state.done], ((accepted == drafted) & (drafted > 0))[~state.done]
     )
     assert np.all((missing >= 0) & (missing <= 1)), "a finished row may have been cut at an EOS"
+
+
+def the_model_in_turn(before: State | None, state: State) -> None:
+    """What the model has seen is true, whoever drafted; it may lack all that another drafted."""
+    del before
+    _, model = state.drafter
+    holds_true_entries(model.cache, state, model.cache.length)
+    assert np.all(model.cache.length < state.length)
 
 
 def no_state(before: State | None, state: State) -> None:
@@ -77,6 +85,12 @@ CASES = {
     ),
     "draft model, k=1": Case(draft_model(TARGET, 1), corrupted(1, 0.3), draft_model_state, {0, 1}),
     "prompt lookup": Case(ngram(K), None, no_state, {0}),
+    "in turn": Case(
+        first_of(testing.oracle(3), draft_model(TARGET, K)),
+        (jnp.asarray(np.where(np.arange(128) % 7 < 4, SCRIPT, -1), jnp.int32), corrupted(1, 0.3)),
+        the_model_in_turn,
+        {0, 1, 2, 3, 4},
+    ),
     "oracle": Case(
         testing.oracle(K), jnp.asarray(SCRIPT, jnp.int32), lambda *_: None, {0, 1, 2, 3, 4}
     ),
@@ -150,6 +164,9 @@ def test_scratch_is_free(name: str) -> None:
         return jnp.where(slot < length[:, None], buffer, 5)
 
     def poisoned_cache(cache: Any) -> Any:
+        if isinstance(cache, tuple) and not isinstance(cache, testing.ScriptedCache):
+            parts = [poisoned_cache(part) for part in cache]
+            return type(cache)(*parts) if hasattr(cache, "_fields") else tuple(parts)
         if not isinstance(cache, testing.ScriptedCache):
             return cache
         tokens, positions = (poisoned(x, cache.length) for x in cache[:2])

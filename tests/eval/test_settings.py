@@ -46,7 +46,17 @@ def test_names_given_as_one_text_are_split():
         ({"ngram__match": "best"}, "config.ngram.match='best'"),
         ({"ngram__size": 3}, "config.ngram.size: there is no such key, only k, n_max"),
         ({"ngram": 3}, "config.ngram is 3"),
-        ({"modes": ("plain", "eagle")}, "config.modes holds 'eagle': give the head's folder"),
+        (
+            {"modes": ("plain", "eagle"), "eagle__folder": ""},
+            "config.modes asks for 'eagle': give the head's folder",
+        ),
+        (
+            {"first_of__modes": ("plain",)},
+            "config.first_of.modes holds 'plain'; choose from prompt",
+        ),
+        ({"first_of__modes": ()}, "config.first_of.modes is empty"),
+        ({"first_of__n_min": 0}, "config.first_of.n_min=0"),
+        ({"first_of__n_min": 6}, "config.first_of.n_min=6 is above config.ngram.n_max=5"),
         ({"eagle__k": 0}, "config.eagle.k=0"),
         ({"eagle__size": 0}, "config.eagle.size: there is no such key, only folder, k"),
         ({"dtype": "int8"}, "config.dtype='int8'; choose from float32"),

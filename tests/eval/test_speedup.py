@@ -50,7 +50,8 @@ def head(tmp_path_factory):
 def finished(folder, head, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run")
     config = make_config(folder, workdir)
-    config.update({"modes": (*config.modes, "eagle"), "eagle": {"folder": str(head), "k": 3}})
+    modes = (*config.modes, "eagle", "first_of")
+    config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3}})
     failures = speedup.run(config, workdir / "out")
     return failures, workdir / "out"
 
@@ -69,9 +70,9 @@ def test_the_results_are_whole_and_nothing_else_is_left(finished):
 
 def test_the_rows_have_the_shared_columns_and_sane_values(finished):
     rows = json.loads((finished[1] / "results.json").read_text())["rows"]
-    # Two prompts and a second turn, two categories and their sum; four modes, two temperatures,
+    # Two prompts and a second turn, two categories and their sum; five modes, two temperatures,
     # but the copy on the two turns of the first prompt alone, and greedy.
-    assert len(rows) == (3 + 3) * 3 * 2 + (2 + 2)
+    assert len(rows) == (3 + 3) * 4 * 2 + (2 + 2)
     for row in rows:
         assert set(COLUMNS) <= set(row)
         assert all(not isinstance(value, dict | list) for value in row.values())
@@ -86,6 +87,9 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
         eagle = whole["eagle", temperature]
         assert (eagle["drafter"], eagle["label"]) == ("EAGLE-3", "EAGLE-3 k=3")
         assert eagle["drafted"] > 0 and eagle["draft_cost"] > 0
+        in_turn = whole["first_of", temperature]
+        assert in_turn["label"] == "prompt lookup, else EAGLE-3 k=4"
+        assert in_turn["drafted"] > whole["prompt_lookup", temperature]["drafted"]
     assert ("draft_model", 1) not in whole
 
 

@@ -12,7 +12,7 @@ import pytest
 import specjax
 from eval import toy
 from specjax import Sampling, keys, testing, verify
-from specjax.drafters import ngram
+from specjax.drafters import first_of, ngram
 from tests import support
 from tests.planted.rig import Rig, must
 
@@ -29,6 +29,7 @@ def _drafters(rig: Rig) -> list[dict[str, Any]]:
     return [
         {"drafter": drafter, "drafter_params": CLOSE, "widths": (1, 2, 4, 5)},
         {"drafter": rig.drafter(ngram(3)), "widths": (1, 2, 4)},
+        {"drafter": first_of(ngram(3), drafter), "drafter_params": (None, CLOSE)},
     ]
 
 
@@ -70,6 +71,22 @@ def always_right(rig: Rig) -> None:
         )
         rate = specjax.stats.acceptance_rate(out.stats)
         must(rate == 1, f"the target drafting for itself has {rate:.1%} accepted")
+
+
+def right_in_turn(rig: Rig) -> None:
+    """Where two drafters that are always right take turns, every draft is accepted."""
+    model = rig.draft_model(testing.scripted_target(VOCAB), 2)
+    texts = np.full((len(PROMPTS), 64), -1, np.int32)
+    for row, prompt in enumerate(PROMPTS):
+        text = prompt + support.plain_greedy(TABLE, prompt, BUDGET)
+        texts[row, : len(text)] = np.where(np.arange(len(text)) % 7 < 4, text, -1)
+    drafting = {
+        "drafter": first_of(testing.oracle(4), model),
+        "drafter_params": (jnp.asarray(texts), TABLE),
+    }
+    out = rig.sample(rig.scripted(VOCAB), TABLE, PROMPTS, max_new_tokens=BUDGET, **drafting)
+    rate = specjax.stats.acceptance_rate(out.stats)
+    must(rate == 1, f"the text itself and the target, drafting in turn, have {rate:.1%} accepted")
 
 
 SETTINGS = Sampling(temperature=[0.7, 1.3, 0.0, 1.0, 0.9], top_k=5)
@@ -161,4 +178,4 @@ def far_tail(rig: Rig) -> None:
     must(int(out.tokens[0, 0]) == id_, f"id {int(out.tokens[0, 0])} from the tail instead of {id_}")
 
 
-CHECKS = (greedy, rounds, always_right, coupled, neighbours, zero_uniform, far_tail)
+CHECKS = (greedy, rounds, always_right, right_in_turn, coupled, neighbours, zero_uniform, far_tail)

@@ -10,7 +10,7 @@ import numpy as np
 
 from eval import toy
 from specjax import Sampling, testing, verify
-from specjax.drafters import ngram
+from specjax.drafters import first_of, ngram
 from tests import support
 from tests.planted.rig import Rig, must_follow
 
@@ -151,4 +151,15 @@ def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "prompt lookup", rule, drafting, samples, table=TABLE, prompt=prompt, eos=2)
 
 
-INSTANCES = (iid, context, partial, mixed, part, sticky, lookup)
+def in_turn(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Prompt lookup, and where it is silent a draft model: given and drawn drafts in one batch."""
+    prompt = (0, 1, 2, 0, 1)
+    model = rig.draft_model(testing.scripted_target(VOCAB), K)
+    drafting = {
+        "drafter": first_of(rig.drafter(ngram(2, n_min=2)), model),
+        "drafter_params": (None, CLOSE),
+    }
+    check(rig, "drafters in turn", rule, drafting, samples, table=TABLE, prompt=prompt)
+
+
+INSTANCES = (iid, context, partial, mixed, part, sticky, lookup, in_turn)

@@ -11,11 +11,24 @@ import pytest
 from specjax.verify.block import rule as block_rule
 from specjax.verify.token import rule as token_rule
 from tests.enumeration import EXACT
-from tests.planted import enumerated, identity, laws, wrong_loop, wrong_noise, wrong_rules
+from tests.planted import (
+    enumerated,
+    identity,
+    laws,
+    wrong_drafters,
+    wrong_loop,
+    wrong_noise,
+    wrong_rules,
+)
 from tests.planted.fault import Fault
 from tests.planted.rig import Died, rig
 
-FAULTS: list[Fault] = [*wrong_rules.FAULTS, *wrong_noise.FAULTS, *wrong_loop.FAULTS]
+FAULTS: list[Fault] = [
+    *wrong_rules.FAULTS,
+    *wrong_noise.FAULTS,
+    *wrong_loop.FAULTS,
+    *wrong_drafters.FAULTS,
+]
 
 # A fault that dies at this p-value dies at SIGNIFICANCE with all but one seed in a hundred: between
 # the two lie more than the 2.3 standard deviations by which another seed's statistic may fall.
@@ -91,6 +104,8 @@ _QUICK = {
     "sticky-block",
     "partial-block",
     "lookup-token",
+    "in_turn-token",
+    "in_turn-block",
 }
 GRID = [
     pytest.param(

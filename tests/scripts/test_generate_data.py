@@ -103,7 +103,7 @@ def test_the_targets_own_answers(folder, chat, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"another seed \(0, not 1\): take another --workdir"):
         make(folder, tmp_path / "out", prompts=prompts, seed=1)
     other = write(tmp_path / "q.jsonl", {"prompt": "x"})
-    with pytest.raises(ValueError, match="of a run with another prompts"):
+    with pytest.raises(ValueError, match="of a run with another list of prompts"):
         make(folder, tmp_path / "out", prompts=other)
 
 

@@ -70,6 +70,21 @@ def test_from_shards_to_an_evaluated_head(
     assert (tmp_path / "eval" / "heads.png").stat().st_size > 1000
 
 
+def test_a_head_that_is_trained_on_keeps_its_vocabulary(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Its output matrix belongs to its tokens, whatever is frequent in the new data."""
+    other = tiny.make_head(tmp_path / "other")
+    was = formats.load(other)
+    changes = {"start": str(other), "layers": (1, 2), "features": "online"}
+    config = config_of(folder, shards, **changes)
+    config.loop.update(steps=1, lr=1e-12, adam_lr=1e-12)
+    eagle_head.run(config, str(tmp_path / "run"))
+    _, head, ids = formats.load(tmp_path / "run" / "last")
+    np.testing.assert_array_equal(ids, was[2])
+    np.testing.assert_allclose(head["head"], was[1]["head"], atol=1e-6)
+
+
 def test_cached_and_online_features_train_the_same(
     folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
