@@ -29,6 +29,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     config.features = "cached"  # or "online"
     config.feature_store = ""  # in the workdir
+    config.supervise = "answers"  # or "all": prompts too
     config.length = 768
     config.batch = 4
     config.held_out = 0.03

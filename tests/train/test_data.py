@@ -193,6 +193,15 @@ def test_packing_keeps_every_document_whole(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(rows, again, strict=True))
 
 
+def test_supervising_all_takes_every_token_that_follows_one(tmp_path):
+    rows = data.pack(documents(tmp_path, count=40), 64)
+    every = data.supervise_all(rows)
+    for tokens, mask in unpacked(every).values():
+        assert mask.tolist() == [False] + [True] * (len(tokens) - 1)
+    assert not every.mask[rows.segment == 0].any()
+    assert all(a is b for a, b in zip(rows[2:], every[2:], strict=True))
+
+
 def test_best_fit_is_best_fit():
     # 6 opens a row (room 4), 5 another (5), 4 goes where it leaves 0, 3 to the other, 2 as well.
     assert data._best_fit([3, 6, 2, 5, 4], 10) == [[1, 4], [3, 0, 2]]

@@ -114,6 +114,7 @@ BAD = {
     "features": (dict(features="ram"), "config.features='ram'; it must be one of"),
     "steps": (dict(steps=0), "config.steps=0; it must be at least 1"),
     "layers": (dict(layers=(1, 2, 9)), r"holds 9; the target has streams 0 to 2"),
+    "supervise": (dict(supervise="half"), "config.supervise='half'; it must be one of"),
     "no data": (dict(data=""), "config.data is empty; make data"),
     "vocabulary": (dict(draft_vocab_size=10**6), "draft_vocab_size=1000000; it must be 1 to"),
     "held out": (dict(held_out=1.5), "config.held_out=1.5; it is a fraction"),

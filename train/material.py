@@ -1,0 +1,160 @@
+"""What every head is trained on: a frozen target, its documents in rows, its features for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from eval import chat as chats
+from specjax.models import ModelConfig, loading, transformer_target
+from train import data, features, fingerprint
+
+FEATURES = ("online", "cached")
+SUPERVISE = ("answers", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaterialSettings:
+    """The part of a head's settings that says what it is trained on.
+
+    Attributes:
+      target: a folder, a hub id, or "smollm2", the default model.
+      data: folder of token shards (scripts/generate_data.py).
+      features: "online": the target runs inside the train step; "cached": once, into a file.
+      feature_store: the folder of the cache; "": in the workdir.
+      supervise: "answers": what the target wrote; "all": prompts too, by what it would have written
+        there. What is held out is answers always.
+      length: tokens a packed row.
+      batch: rows a step.
+      held_out: fraction of the documents that is only evaluated on.
+      held_out_rows: most rows of them that are.
+      seed: of the split and of the order.
+    """
+
+    target: str
+    data: str
+    features: str
+    feature_store: str
+    supervise: str
+    length: int
+    batch: int
+    held_out: float
+    held_out_rows: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("length", "batch", "held_out_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"config.{name}={getattr(self, name)}; it must be at least 1")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"config.held_out={self.held_out}; it is a fraction between 0 and 1")
+        for name, allowed in (("features", FEATURES), ("supervise", SUPERVISE)):
+            if getattr(self, name) not in allowed:
+                value = getattr(self, name)
+                raise ValueError(f"config.{name}={value!r}; it must be one of {allowed}")
+        if not self.data:
+            raise ValueError(
+                "config.data is empty; make data with python -m scripts.generate_data "
+                "--config=configs/generate_data_smollm2.py --workdir=runs/data, and give that "
+                "folder"
+            )
+
+
+class Material:
+    """The target and its data, with batches that are functions of the step alone."""
+
+    def __init__(self, s: MaterialSettings, layers: tuple[int, ...], workdir: str) -> None:
+        """Loads all of it; with cached features, computes those that aren't there yet.
+
+        Args:
+          s: the settings.
+          layers: streams of the target to give, in this order.
+          workdir: where features are cached unless the settings name a place.
+
+        Raises:
+          ValueError: a model or data that can't be used, or a cache of something else.
+        """
+        self.folder = chats.find(s.target)
+        self.model: ModelConfig = loading.read_config(self.folder)
+        for layer in layers:
+            if not -1 <= layer <= self.model.num_layers:
+                raise ValueError(
+                    f"config.layers holds {layer}; the target has streams 0 to "
+                    f"{self.model.num_layers}, and -1"
+                )
+        self.params: Any = loading.load_params(self.folder, self.model, panels=False)
+        self.documents = data.read(s.data)
+        parts = data.split(self.documents, s.held_out, s.seed)
+        self._train, self._held_out = (data.pack(part, s.length) for part in parts)
+        if s.supervise == "all":
+            self._train = data.supervise_all(self._train)
+        self._settings, self._layers = s, layers
+        self._target = transformer_target(self.model)
+        self._store: features.Store | None = None
+        if s.features == "cached":
+            place = pathlib.Path(s.feature_store or pathlib.Path(workdir) / "features")
+            self._store = self._filled(place)
+
+    def _filled(self, place: pathlib.Path) -> features.Store:
+        pairs = zip(self._train, self._held_out, strict=True)
+        rows = data.Rows(*(np.concatenate(pair) for pair in pairs))
+        about = {
+            "target": fingerprint.target(self.folder),
+            "layers": list(self._layers),
+            "rows": features.rows_fingerprint(rows),
+        }
+        store = features.Store(place, len(self._layers) * self.model.width, about)
+        store.fill(self._target, self._layers, self.params, rows)
+        return store
+
+    @property
+    def frozen(self) -> Any:
+        """What ``features`` needs of the target inside the step."""
+        return {} if self._store else self.params
+
+    def features(self, frozen: Any, batch: Any) -> jax.Array:
+        """The streams of a batch, inside the step: ``[B, T, F]``."""
+        if self._store:
+            return batch["features"]
+        return features.compute(self._target, self._layers, frozen, batch)
+
+    def batch(self, step: int) -> dict[str, np.ndarray]:
+        """The batch of a step: the fields of ``data.Rows`` and ``ids``, the numbers of its rows."""
+        s = self._settings
+        return self._rows(self._train, data.chosen(len(self._train.tokens), s.seed, step, s.batch))
+
+    def held_out(self) -> list[dict[str, np.ndarray]]:
+        """The held-out batches, all of one shape: the last one may repeat rows."""
+        s, count = self._settings, len(self._held_out.tokens)
+        size = min(s.batch, count)
+        starts = range(0, min(count, s.held_out_rows), size)
+        numbers = [min(at, count - size) + np.arange(size) for at in starts]
+        return [self._rows(self._held_out, some, len(self._train.tokens)) for some in numbers]
+
+    def _rows(self, rows: data.Rows, chosen: np.ndarray, offset: int = 0) -> dict[str, np.ndarray]:
+        """A batch of rows; ``offset`` is where ``rows`` begin in the store."""
+        out = {name: array[chosen] for name, array in rows._asdict().items()}
+        out["ids"] = chosen.astype(np.int32)
+        if self._store:
+            out["features"] = self._store.read(chosen + offset)
+        return out
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a checkpoint depends on here."""
+        s = self._settings
+        return {
+            "target": fingerprint.target(self.folder),
+            "data": fingerprint.text(str(self.documents.manifest)),
+            "batch": s.batch,
+            "length": s.length,
+            "supervise": s.supervise,
+        }
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """Tokens of a step's batch, padding included."""
+        return self._settings.batch * self._settings.length
