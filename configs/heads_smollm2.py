@@ -1,4 +1,4 @@
-"""A draft head of SmolLM2-135M-Instruct: acceptance by position, rank and kind of prompt.
+"""Draft heads of SmolLM2-135M-Instruct: acceptance by position, rank and kind of prompt.
 
 python -m eval.heads --config=configs/heads_smollm2.py --workdir=runs/heads --config.head=FOLDER
 
@@ -11,8 +11,8 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.target = "smollm2"  # a folder, a hub id, or the default model
-    config.head = ""  # the folder of a head, such as runs/eagle3/best
-    config.k = 4
+    config.head = ""  # the folder of an EAGLE head or of Medusa heads, such as runs/eagle3/best
+    config.k = 4  # at most one for each Medusa head
     config.prompts = ""  # a prompt file; "": the built-in set
     config.prompts_per_category = 0  # the first so many; 0: all
     config.max_new_tokens = 128

@@ -6,9 +6,10 @@ python -m eval.speedup --config=configs/speedup_smollm2.py --workdir=runs/speedu
 Takes six minutes on two CPU cores. Expected there: greedy prompt lookup 1.4 times as fast as plain
 decoding over all prompts (95%: 1.22 to 1.64), from 3.7 in code edits and 2.7 in extraction to 0.93
 in stories, and about 1 at temperature 1; all greedy drafts of the copy of the target accepted;
-every greedy output that of plain decoding. With a head:
+every greedy output that of plain decoding. With heads:
 
     --config.modes="('plain', 'prompt_lookup', 'eagle')" --config.eagle.folder=FOLDER
+    --config.modes="('plain', 'prompt_lookup', 'medusa')" --config.medusa.folder=FOLDER
 """
 
 import ml_collections
@@ -35,6 +36,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.eagle = eagle = ml_collections.ConfigDict()
     eagle.folder = ""  # of a head; "": none, and no such mode
     eagle.k = 4
+
+    config.medusa = medusa = ml_collections.ConfigDict()
+    medusa.folder = ""  # of heads; likewise
+    medusa.k = 4
 
     config.first_of = in_turn = ml_collections.ConfigDict()
     in_turn.modes = ("prompt_lookup", "eagle")

@@ -1,11 +1,11 @@
-"""How good a draft head's guesses are: by position, by rank, by kind of prompt.
+"""How good the guesses of draft heads (EAGLE, Medusa) are: by position, by rank, by kind of prompt.
 
   python -m eval.heads --config=configs/heads_smollm2.py --workdir=runs/heads --config.head=FOLDER
 
 Decodes every prompt greedily with the head: what the target accepted at each position of the draft
 (of the drafts that got so far), tokens per pass, and, read again with the answer in hand, how often
-the target's token was among the head's 1 to 5 best. Leaves
-results.json and heads.png in the workdir. No speeds: those are eval.speedup's.
+the target's token was among the head's 1 to 5 best: where all guesses before were right, and
+anywhere. Leaves results.json and heads.png in the workdir. No speeds: those are eval.speedup's.
 """
 
 from __future__ import annotations
@@ -13,27 +13,19 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tqdm
 
 import specjax
 from eval import chat as chats
-from eval import prompts, results
+from eval import prompts, ranks, results
 from eval.chat import Chat
-from eval.modes import check_head
-from specjax.drafters import eagle, eagle_params
-from specjax.drafters.eagle import EagleParams
-from specjax.heads import EagleConfig, formats
-from specjax.models.transformer import output_rows
-from train import eagle as training
-from train import features
+from eval.modes import Drafting, load_head
+from eval.ranks import RANKS
 
-RANKS = 5
 ALL = "all"
 
 
@@ -81,9 +73,8 @@ class Answer(NamedTuple):
       rounds: target passes.
       judged: int ``[k]``, drafts that got to each position.
       accepted: int ``[k]``, those that were accepted there.
-      hits: int ``[k, RANKS]``, where all earlier ones were right: the target's token was among the
-        head's 1, 2, ... best.
-      asked: int ``[k]``, how often that could be asked.
+      hits: int ``[2, k, RANKS]``, see ``ranks.count``.
+      asked: int ``[2, k]``, likewise.
     """
 
     category: str
@@ -103,22 +94,24 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
       ValueError: a setting, a prompt file, a model or a head that can't be used.
     """
     s, workdir = results.read(Settings, config), pathlib.Path(workdir)
-    head_config, head, ids = formats.load(s.head)
     chat = chats.load(s.target)
-    check_head(s.head, head_config, int(ids[-1]), chat.config)
-    params = eagle_params(head_config, head, ids, chat.params)
-    answers = _decode(s, chat, head_config, params)
-    rank = partial(_ranks, chat, head_config, head, params, s.k)
-    answers = [rank(a) for a in tqdm.tqdm(answers, desc="ranks", disable=None, leave=False)]
-    rows = _rows(s, head_config, answers)
+    head = load_head(s.head, chat.config)
+    drafting = head.drafting(s.k, chat.params)
+    answers = _decode(s, chat, drafting)
+    for number, a in enumerate(tqdm.tqdm(answers, desc="ranks", disable=None, leave=False)):
+        hits, asked = ranks.count(chat, head, s.k, a.tokens, a.start)
+        answers[number] = a._replace(hits=hits, asked=asked)
+    about = {"mode": head.mode, "drafter": drafting.drafter.name}
+    rows = [about | row for row in _rows(s, answers)]
     results.write(workdir, s, rows, [])
     print(results.table([_line(row, s.k) for row in rows]))
+    print(f"\n{results.table([_rank_line(rows[-1], i + 1) for i in range(s.k)])}")
     _draw(workdir / "heads.png", rows, s.k, f"{s.head} on {s.target}")
     print(f"results: {workdir / 'results.json'}, {workdir / 'heads.png'}", flush=True)
     return []
 
 
-def _decode(s: Settings, chat: Chat, config: EagleConfig, params: EagleParams) -> list[Answer]:
+def _decode(s: Settings, chat: Chat, drafting: Drafting) -> list[Answer]:
     """Decodes all prompts in one compiled program: one buffer for all."""
     chosen = _chosen(s)
     encoded = [chat.encode(prompt.turns[:1]) for prompt in chosen]
@@ -131,8 +124,8 @@ def _decode(s: Settings, chat: Chat, config: EagleConfig, params: EagleParams) -
             chat.target,
             chat.params,
             whole,
-            drafter=eagle(config, s.k),
-            drafter_params=params,
+            drafter=drafting.drafter,
+            drafter_params=drafting.params,
             max_new_tokens=s.max_new_tokens,
             max_length=-(-slots // 128) * 128,
             eos_ids=chat.eos_ids,
@@ -140,7 +133,7 @@ def _decode(s: Settings, chat: Chat, config: EagleConfig, params: EagleParams) -
         tokens, lengths, stats = jax.device_get((got.tokens, got.lengths, got.stats))
         for row, prompt in enumerate(some):
             both = [*prompt, *tokens[row, : lengths[row]].tolist()]
-            nothing = np.zeros([s.k, RANKS], int), np.zeros([s.k], int)
+            nothing = np.zeros([2, s.k, RANKS], int), np.zeros([2, s.k], int)
             counts = int(stats.rounds[row]), stats.judged[row], stats.accepted[row]
             out.append(Answer(chosen[at + row].category, both, len(prompt), *counts, *nothing))
     return out
@@ -156,67 +149,21 @@ def _chosen(s: Settings) -> list[prompts.Prompt]:
     return out
 
 
-def _ranks(
-    chat: Chat, config: EagleConfig, head: Any, params: EagleParams, k: int, answer: Answer
-) -> Answer:
-    length = -(-len(answer.tokens) // 256) * 256
-    pad = length - len(answer.tokens)
-    tokens = np.pad(np.array(answer.tokens, np.int32), (0, pad))[None]
-    segment = np.pad(np.ones(len(answer.tokens), np.int32), (0, pad))[None]
-    mask = (np.arange(length) >= answer.start)[None] & (segment > 0)
-    given = {"tokens": tokens, "segment": segment, "position": np.arange(length, dtype=np.int32)}
-    given["position"] = given["position"][None]
-    hits, asked = _hits(chat.target, config, k, chat.params, head, params.ids, given, mask)
-    return answer._replace(hits=np.asarray(hits), asked=np.asarray(asked))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _hits(
-    target: Any,
-    config: EagleConfig,
-    k: int,
-    target_params: Any,
-    head: Any,
-    ids: jax.Array,
-    rows: Mapping[str, jax.Array],
-    mask: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Reads a document once: int ``[k, RANKS]`` hits among the n best, and how often asked."""
-    streams = features.compute(target, (*config.layers, features.FINAL), target_params, rows)
-    known = jnp.zeros([target.vocab_size], bool).at[ids].set(True)
-    slots = training.slots_of(
-        config, target_params["embed"], known, {**rows, "mask": mask}, streams
-    )
-    matrix = output_rows(target_params, ids)
-    alive, hits, asked = jnp.ones(mask.shape, bool), [], []
-    for step, one in enumerate(training.unroll(config, head, matrix, slots, k)):
-        alive = alive & one.counts
-        best = ids[jax.lax.top_k(one.logits, RANKS)[1]]  # [1, T, RANKS]
-        right = best == training.shift(rows["tokens"], 2 + step)[..., None]
-        within = jnp.cumsum(right, -1) > 0
-        hits.append(jnp.sum(within & alive[..., None], (0, 1)))
-        asked.append(jnp.sum(alive))
-        alive = alive & right[..., 0]
-    return jnp.stack(hits), jnp.stack(asked)
-
-
-def _rows(s: Settings, config: EagleConfig, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def _rows(s: Settings, answers: Sequence[Answer]) -> list[dict[str, Any]]:
     rows = []
     for category in [*dict.fromkeys(a.category for a in answers), ALL]:
         some = [a for a in answers if category in (ALL, a.category)]
-        rows.append(_row(s, config, category, some))
+        rows.append(_row(s, category, some))
     return rows
 
 
-def _row(s: Settings, config: EagleConfig, category: str, some: Sequence[Answer]) -> dict[str, Any]:
+def _row(s: Settings, category: str, some: Sequence[Answer]) -> dict[str, Any]:
     new = np.array([len(a.tokens) - a.start for a in some])
     rounds = np.array([a.rounds for a in some])
     judged, accepted = (np.array([getattr(a, n) for a in some]) for n in ("judged", "accepted"))
     hits, asked = (sum(getattr(a, n) for a in some) for n in ("hits", "asked"))
     low, high = _bootstrap(new, rounds, s.seed)
     row: dict[str, Any] = {
-        "mode": "eagle",
-        "drafter": f"EAGLE-{config.version}",
         "verifier": "greedy",
         "category": category,
         "k": s.k,
@@ -235,7 +182,11 @@ def _row(s: Settings, config: EagleConfig, category: str, some: Sequence[Answer]
             f"acceptance_rate_{i + 1}_low": low,
             f"acceptance_rate_{i + 1}_high": high,
         }
-        row |= {f"top{n + 1}_{i + 1}": _ratio(hits[i, n], asked[i]) for n in range(RANKS)}
+        for where, suffix in enumerate(("", "_anywhere")):
+            row |= {
+                f"top{n + 1}_{i + 1}{suffix}": _ratio(hits[where, i, n], asked[where, i])
+                for n in range(RANKS)
+            }
     return row
 
 
@@ -254,21 +205,34 @@ def _ratio(part: Any, whole: Any) -> float | None:
     return round(float(part / whole), 4) if whole else None
 
 
-def _line(row: Mapping[str, Any], k: int) -> dict[str, str]:
-    def percent(name: str) -> str:
-        return "-" if row[name] is None else f"{100 * row[name]:.0f}"
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f}"
 
+
+def _line(row: Mapping[str, Any], k: int) -> dict[str, str]:
     low, high = row["tokens_per_pass_low"], row["tokens_per_pass_high"]
     return {
         "category": row["category"].replace("_", " "),
         "n": str(row["prompts"]),
         "tokens\na pass": f"{row['tokens_per_pass']:.2f}",
         "95%": "" if low is None else f"{low:.2f}-{high:.2f}",
-        "accepted by\nposition, %": " ".join(percent(f"acceptance_rate_{i + 1}") for i in range(k)),
-        "first token among the\n1 2 3 4 5 best, %": " ".join(
-            percent(f"top{n + 1}_1") for n in range(RANKS)
+        "accepted by\nposition, %": " ".join(
+            _percent(row[f"acceptance_rate_{i + 1}"]) for i in range(k)
         ),
+        "first token among the\n1 2 3 4 5 best, %": _within(row, "_1"),
     }
+
+
+def _rank_line(row: Mapping[str, Any], position: int) -> dict[str, str]:
+    return {
+        "position": str(position),
+        "among the 1 2 3 4 5 best, %:\nafter right guesses": _within(row, f"_{position}"),
+        "\nanywhere": _within(row, f"_{position}_anywhere"),
+    }
+
+
+def _within(row: Mapping[str, Any], suffix: str) -> str:
+    return " ".join(_percent(row[f"top{n + 1}{suffix}"]) for n in range(RANKS))
 
 
 def _draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], k: int, title: str) -> None:

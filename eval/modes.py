@@ -1,4 +1,4 @@
-"""The ways of decoding that are compared: plain, prompt lookup, draft model, EAGLE head, in turn.
+"""The ways of decoding that are compared: plain, prompt lookup, draft model, heads, in turn.
 
 A further one is an entry of ``MAKERS``, and its name in config.modes.
 """
@@ -6,7 +6,8 @@ A further one is an entry of ``MAKERS``, and its name in config.modes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval import chat as chats
@@ -14,9 +15,17 @@ from eval.chat import Chat
 from eval.synthetic import synthetic
 from specjax import Sampling, verify
 from specjax.draft import Drafter
-from specjax.drafters import check_same_tokenizer, draft_model, eagle, eagle_params, first_of, ngram
-from specjax.heads import formats
-from specjax.heads.eagle import EagleConfig
+from specjax.drafters import (
+    check_same_tokenizer,
+    draft_model,
+    eagle,
+    eagle_params,
+    first_of,
+    medusa,
+    medusa_params,
+    ngram,
+)
+from specjax.heads import EagleConfig, MedusaConfig, formats
 from specjax.models import ModelConfig
 from specjax.verify import Verifier
 
@@ -77,18 +86,43 @@ class Mode:
         }
 
 
+class Head(NamedTuple):
+    """A head as ``heads.formats.load`` gives it.
+
+    Attributes:
+      config: what it is made of.
+      weights: its parameters.
+      ids: int32 ``[Vd]``, its draft vocabulary.
+    """
+
+    config: formats.HeadConfig
+    weights: Any
+    ids: Any
+
+    @property
+    def mode(self) -> str:
+        """Its name in ``HEADS``."""
+        return next(name for name, kind in HEADS.items() if isinstance(self.config, kind.config))
+
+    def drafting(self, k: int, target_params: Any) -> Drafting:
+        """The drafter of k tokens a round, and its parameters."""
+        kind = HEADS[self.mode]
+        params = kind.params(self.config, self.weights, self.ids, target_params)
+        return Drafting(kind.drafter(self.config, k), params, always_k=True)
+
+
 class Models(NamedTuple):
     """What a run's modes are made of.
 
     Attributes:
       target: the target.
       draft: the draft model; None: a copy of the target.
-      head: an EAGLE head as ``heads.formats.load`` gives it; None where no mode asks for it.
+      heads: the heads that modes ask for, by their names in ``HEADS``.
     """
 
     target: Chat
     draft: Chat | None = None
-    head: tuple[EagleConfig, Any, Any] | None = None
+    heads: Mapping[str, Head] = {}
 
 
 class Drafting(NamedTuple):
@@ -113,11 +147,9 @@ def _draft_model(settings: Settings, models: Models) -> Drafting:
     return Drafting(drafter, model.params, always_k=True, is_copy=models.draft is None)
 
 
-def _eagle(settings: Settings, models: Models) -> Drafting:
-    assert models.head is not None  # see load
-    config, head, ids = models.head
-    params = eagle_params(config, head, ids, models.target.params)
-    return Drafting(eagle(config, settings.eagle.k), params, always_k=True)
+def _head(name: str, settings: Settings, models: Models) -> Drafting:
+    k = getattr(settings, name).k
+    return models.heads[name].drafting(k, models.target.params)
 
 
 def _first_of(settings: Settings, models: Models) -> Drafting:
@@ -129,12 +161,26 @@ def _first_of(settings: Settings, models: Models) -> Drafting:
     return Drafting(first_of(*drafters), tuple(part.params for part in parts))
 
 
+class HeadKind(NamedTuple):
+    """A kind of head: the class of its configuration, its drafter, and what that takes."""
+
+    config: type
+    drafter: Callable[[Any, int], Drafter]
+    params: Callable[[Any, Any, Any, Any], Any]
+
+
+# Each is a mode, and has settings of that name.
+HEADS = {
+    "eagle": HeadKind(EagleConfig, eagle, eagle_params),
+    "medusa": HeadKind(MedusaConfig, medusa, medusa_params),
+}
+
 PLAIN = "plain"
 MAKERS: dict[str, Callable[[Settings, Models], Drafting]] = {
     PLAIN: lambda settings, models: Drafting(),
     "prompt_lookup": _lookup,
     "draft_model": _draft_model,
-    "eagle": _eagle,
+    **{name: partial(_head, name) for name in HEADS},
     "first_of": _first_of,
 }
 
@@ -150,14 +196,21 @@ def load(settings: Settings, dtype: Any) -> Models:
       ValueError: a model or a head that can't be used, or that doesn't fit the target; names it.
     """
     target = chats.load(settings.target, dtype)
-    draft = head = None
+    draft = None
     if settings.draft and "draft_model" in settings.drafting:
         draft = chats.load(settings.draft, dtype)
         check_pair(target, draft)
-    if "eagle" in settings.drafting:
-        head = formats.load(settings.eagle.folder)
-        check_head(settings.eagle.folder, head[0], int(head[2][-1]), target.config)
-    return Models(target, draft, head)
+    heads = {}
+    for name in HEADS:
+        if name in settings.drafting:
+            folder = getattr(settings, name).folder
+            heads[name] = head = load_head(folder, target.config)
+            if head.mode != name:
+                raise ValueError(
+                    f"config.{name}.folder={folder!r} holds a head of another kind: give it as "
+                    f"config.{head.mode}.folder, and name the mode {head.mode!r}"
+                )
+    return Models(target, draft, heads)
 
 
 def make(settings: Settings, models: Models) -> list[Mode]:
@@ -185,7 +238,18 @@ def check_pair(target: Chat, draft: Chat) -> None:
     check_same_tokenizer(target.tokenizer.get_vocab(), draft.tokenizer.get_vocab())
 
 
-def check_head(folder: str, head: EagleConfig, last_id: int, target: ModelConfig) -> None:
+def load_head(folder: str, target: ModelConfig) -> Head:
+    """Loads a head, of whichever kind it is.
+
+    Raises:
+      ValueError: one that can't be used, or that doesn't fit the target; names it.
+    """
+    head = Head(*formats.load(folder))
+    check_head(folder, head.config, int(head.ids[-1]), target)
+    return head
+
+
+def check_head(folder: str, head: formats.HeadConfig, last_id: int, target: ModelConfig) -> None:
     """Checks that a head was trained for a target of this shape.
 
     Args:

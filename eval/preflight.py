@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 
 from eval import chat as chats
 from eval.chat import Chat
+from eval.modes import HEADS
 from eval.settings import Settings
 from specjax import device
+from specjax.heads import formats
 from specjax.models import ModelConfig, loading, transformer_target
 
 # A pass that takes this many times its floor waits for something else than memory.
@@ -33,7 +33,8 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
     """
     dtype = jnp.dtype(settings.dtype or device.default_dtype())
     target = _config(settings.target)
-    nodes = max(settings.ngram.k, settings.k, settings.eagle.k)
+    heads = {name: getattr(settings, name) for name in HEADS}
+    nodes = max(settings.ngram.k, settings.k, *(head.k for head in heads.values()))
     items = {
         "target weights": _weight_bytes(target, dtype),
         "target KV cache": _cache_bytes(target, slots, dtype),
@@ -45,8 +46,9 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
         weights = _weight_bytes(draft, dtype) if settings.draft else 0
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
-    if "eagle" in settings.drafting:
-        items["EAGLE head"] = _head_bytes(settings.eagle.folder, dtype)
+    for name, head in heads.items():
+        if name in settings.drafting:
+            items[f"head ({name})"] = _head_bytes(name, head.folder, dtype)
     return device.preflight(items, memory)
 
 
@@ -60,11 +62,12 @@ def _weight_bytes(config: ModelConfig, dtype: jnp.dtype) -> int:
     return copies * config.num_parameters * dtype.itemsize
 
 
-def _head_bytes(folder: str, dtype: jnp.dtype) -> int:
+def _head_bytes(name: str, folder: str, dtype: jnp.dtype) -> int:
     """A head's weights, which its file holds in two bytes each; panels as for small models."""
-    file = pathlib.Path(folder) / "model.safetensors"
-    if not file.is_file():
-        raise ValueError(f"config.eagle.folder={folder!r} holds no head: {file} is missing")
+    try:
+        file = formats.weights_file(folder)
+    except ValueError as error:
+        raise ValueError(f"config.{name}.folder={folder!r} holds no head: {error}") from error
     copies = 2 if jax.default_backend() == "cpu" else 1
     return copies * file.stat().st_size * dtype.itemsize // 2
 

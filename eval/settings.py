@@ -9,7 +9,7 @@ from typing import Any
 
 from eval import results
 from eval.chat import BUILTIN_MODEL
-from eval.modes import MAKERS, PLAIN
+from eval.modes import HEADS, MAKERS, PLAIN
 from specjax import verify
 
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
@@ -36,8 +36,8 @@ class NgramSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleSettings:
-    """An EAGLE head; see ``specjax.drafters.eagle``.
+class HeadSettings:
+    """A draft head; see ``specjax.drafters.eagle`` and ``specjax.drafters.medusa``.
 
     Attributes:
       folder: of the head (``specjax.heads.formats``); "": there is none, and no such mode.
@@ -74,6 +74,7 @@ class Settings:
       k: draft tokens of the draft model.
       ngram: prompt lookup.
       eagle: the EAGLE head.
+      medusa: the Medusa heads.
       first_of: drafters in turn.
       max_new_tokens: budget of a prompt.
       repeats: measurements of a prompt and mode.
@@ -96,7 +97,8 @@ class Settings:
     verifier: str
     k: int
     ngram: NgramSettings
-    eagle: EagleSettings
+    eagle: HeadSettings
+    medusa: HeadSettings
     first_of: FirstOfSettings
     max_new_tokens: int
     repeats: int
@@ -124,7 +126,8 @@ def read(config: Mapping[str, Any]) -> Settings:
     """
     values = results.fields(Settings, config)
     values["ngram"] = NgramSettings(**results.fields(NgramSettings, values["ngram"], "ngram."))
-    values["eagle"] = EagleSettings(**results.fields(EagleSettings, values["eagle"], "eagle."))
+    for name in HEADS:
+        values[name] = HeadSettings(**results.fields(HeadSettings, values[name], f"{name}."))
     in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
     values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
     values["modes"] = _words(values["modes"])
@@ -152,11 +155,11 @@ def _check(s: Settings) -> None:
             raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MAKERS)}")
     if PLAIN not in s.modes or len(set(s.modes)) != len(s.modes):
         raise ValueError(f"config.modes={s.modes}; name each once, and plain: speed-ups need it")
-    _check_first_of(s)
-    if "eagle" in s.drafting and not s.eagle.folder:
-        raise ValueError(
-            "config.modes asks for 'eagle': give the head's folder, config.eagle.folder"
-        )
+    for name in HEADS:
+        if name in s.drafting and not getattr(s, name).folder:
+            raise ValueError(
+                f"config.modes asks for {name!r}: give the head's folder, config.{name}.folder"
+            )
     if not s.temperatures or len(set(s.temperatures)) != len(s.temperatures):
         raise ValueError(f"config.temperatures={s.temperatures}; name at least one, each once")
     for temperature in s.temperatures:
@@ -173,7 +176,8 @@ def _check(s: Settings) -> None:
     results.at_least(1, **{"first_of.n_min": s.first_of.n_min})
     for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
         results.at_least(least, **{f"ngram.{name}": getattr(s.ngram, name)})
-    results.at_least(1, **{"eagle.k": s.eagle.k})
+    _check_first_of(s)
+    results.at_least(1, **{f"{name}.k": getattr(s, name).k for name in HEADS})
     if s.ngram.match not in ("recent", "first"):
         raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")
     if s.dtype not in DTYPES:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from specjax import cache as kv
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
@@ -192,9 +193,11 @@ class _TargetCheck:
     def fail(self, promise: str) -> None:
         raise ValueError(f"target {self.target.name!r}: {promise}")
 
-    def same(self, got: Array, want: Array, promise: str) -> None:
+    def same(self, got: ArrayLike, want: ArrayLike, promise: str) -> None:
         ids = self.target.vocab_size  # what lies behind is padding
-        apart = np.abs(np.asarray(got, np.float32) - np.asarray(want, np.float32))[..., :ids]
+        got, want = (np.asarray(x, np.float32)[..., :ids] for x in (got, want))
+        with np.errstate(invalid="ignore"):  # -inf is legal where it stays
+            apart = np.where(got == want, 0, np.abs(got - want))
         if not np.all(apart <= self.tolerance):
             worst = np.max(apart)
             self.fail(f"{promise} (largest difference {worst:.3g}, allowed {self.tolerance:g})")
@@ -215,6 +218,8 @@ class _TargetCheck:
             self.fail(f"apply on tokens [2, 5] must give logits [2, 5, V], not {logits.shape}")
         if logits.shape[2] < self.target.vocab_size:
             self.fail(f"logits have {logits.shape[2]} ids, vocab_size is {self.target.vocab_size}")
+        if np.any(np.isnan(np.asarray(logits[..., : self.target.vocab_size], np.float32))):
+            self.fail("logits hold NaN (parameters that aren't finite, or a softmax over nothing?)")
         if np.any(after.length != 5):
             self.fail(f"apply on 5 tokens must move length on by 5, not to {after.length}")
         shapes = (jax.tree.map(lambda x: (x.shape, x.dtype), cache) for cache in (before, after))

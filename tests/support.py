@@ -18,7 +18,12 @@ import scipy.stats
 from jax import Array
 
 import specjax
+from eval import toy
+from specjax import cache as kv
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters import MedusaParams
+from specjax.heads import MedusaConfig
+from specjax.target import Target
 
 SIGNIFICANCE = 1e-6
 
@@ -181,6 +186,44 @@ def sequences(vocab: int, count: int) -> np.ndarray:
     """All sequences of ``count`` ids, int32 ``[V ** count, count]``."""
     every = list(itertools.product(range(vocab), repeat=count))
     return np.asarray(every, np.int32).reshape(len(every), count)
+
+
+# --- a target with features that say all, and heads that read them ---
+
+
+@functools.cache
+def ring(vocab: int, name: str = "ring") -> Target:
+    """A target that says ``params [V]`` of the last token; its only feature is that token's one-hot."""
+
+    def init_cache(batch: int, capacity: int, dtype: Any) -> toy.BigramCache:
+        return toy.bigram(vocab).init_cache(batch, capacity, dtype)
+
+    def apply(
+        params: Array, tokens: Array, cache: Any, *, positions: Any = None, mask: Any = None,
+        layers: tuple[int, ...] = (),
+    ) -> tuple:  # fmt: skip
+        del positions, mask
+        features = jax.nn.one_hot(tokens, vocab) if layers else None
+        logits = jax.nn.one_hot(params[tokens], vocab)
+        return logits, features, cache._replace(length=cache.length + tokens.shape[1])
+
+    return Target(init_cache, apply, kv.rollback, vocab, name=name)
+
+
+def ring_heads(follows: np.ndarray, right: Sequence[bool]) -> tuple[MedusaConfig, MedusaParams]:
+    """Medusa heads that know what a ring says; those that aren't right say what follows that."""
+    vocab, numbers = len(follows), np.arange(len(follows))
+    config = MedusaConfig(vocab, len(right), num_blocks=1, draft_vocab_size=vocab)
+    heads, token = {}, follows[numbers]  # the target's own output
+    for i, is_right in enumerate(right):
+        token = follows[token]
+        guess = token if is_right else (token + 1) % vocab
+        heads |= {
+            f"block_{i}_0": jnp.zeros([vocab, vocab]),
+            f"block_{i}_0_bias": jnp.zeros([vocab]),
+            f"projection_{i}": jnp.eye(vocab, dtype=jnp.float32)[guess],
+        }
+    return config, MedusaParams(heads, jnp.arange(vocab, dtype=jnp.int32))
 
 
 # --- drafters ---

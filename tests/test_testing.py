@@ -213,7 +213,7 @@ BROKEN_APPLY = {
     narrow_logits: "logits have 15 ids, vocab_size is 16",
     last_logits_only: r"logits \[2, 5, V\], not \(2, 16\)",
     length_not_moved: "must move length on by 5, not to",
-    nan_logits: "nan",
+    nan_logits: "logits hold NaN",
 }
 
 
@@ -291,6 +291,14 @@ def test_a_cache_without_length_is_named() -> None:
     init_cache = lambda batch, capacity, dtype: jnp.zeros((batch, capacity))  # noqa: E731
     with pytest.raises(ValueError, match=r"int32 length \[B\]"):
         testing.check_target(TARGET._replace(init_cache=init_cache), TABLE)
+
+
+def test_ids_may_be_ruled_out() -> None:
+    def masked(tokens: jax.Array, cache: Cache) -> tuple:
+        logits, *rest = right(tokens, cache)
+        return logits.at[..., 3].set(-jnp.inf), *rest
+
+    testing.check_target(with_apply(masked), TABLE)
 
 
 def test_tolerance_is_for_rounding() -> None:

@@ -19,10 +19,8 @@ from jax import Array
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import rope
 from specjax.models.transformer import embed_tokens
-from train import losses
+from train.asked import Asked, shift, supervised
 from train.features import visible
-
-Sums = dict[str, Array]
 
 
 class Slots(NamedTuple):
@@ -75,32 +73,6 @@ def slots_of(
     )
 
 
-class Asked(NamedTuple):
-    """One step's questions and answers.
-
-    Attributes:
-      counts: bool ``[B, T]``: the token asked for is supervised and of the same document.
-      known: bool ``[B, T]``: and of the draft vocabulary.
-      probs: float32 ``[B, T, Vd]``, the target's over the draft vocabulary.
-      logits: float32 ``[B, T, Vd]``, the head's.
-      output: ``[B, T, W]``, the head's output.
-      wanted: ``[B, T, Wt]``, the target's stream after the final norm that output stands for.
-    """
-
-    counts: Array
-    known: Array
-    probs: Array
-    logits: Array
-    output: Array
-    wanted: Array
-
-
-def shift(x: Array, by: int) -> Array:
-    """``x[:, s + by]`` at slot s; zeros where the row ends."""
-    pad = ((0, 0), (0, by)) + ((0, 0),) * (x.ndim - 2)
-    return jnp.pad(x, pad)[:, by:]
-
-
 def unroll(config: EagleConfig, params: Any, rows: Array, slots: Slots, steps: int) -> list[Asked]:
     """Runs the head over ``steps`` steps of training-time test.
 
@@ -126,12 +98,11 @@ def unroll(config: EagleConfig, params: Any, rows: Array, slots: Slots, steps: i
             ran: Any = model.apply(variables, *arguments, method=EagleHead.step)
             output, hidden = ran
             logits: Any = model.apply(variables, output, (rows, None), method=EagleHead.logits)
-        ahead = 2 + step  # the token asked for
-        same = (shift(slots.segment, ahead) == slots.segment) & (slots.segment > 0)
-        counts = shift(slots.mask, ahead) & same
-        known = counts & shift(slots.known, ahead)
-        wanted = shift(slots.final, 1 + step)
-        out.append(Asked(counts, known, shift(probs, 1 + step), logits, output, wanted))
+        # Two on from the slot is the token that the first step is asked for.
+        where = supervised(slots.mask, slots.segment, slots.known, 2 + step)
+        # Version 1 is to predict the features themselves as well.
+        features = (output, shift(slots.final, 1 + step)) if config.version == 1 else ()
+        out.append(Asked(*where, shift(probs, 1 + step), logits, *features))
     return out
 
 
@@ -161,48 +132,3 @@ class _Attention:
             own = weights[..., length + number].swapaxes(1, 2)  # [B, T, H]
             out = out + own[..., None] * later_v
         return out
-
-
-def objective(
-    config: EagleConfig,
-    asked: list[Asked],
-    *,
-    loss: str,
-    decay: float,
-    feature_weight: float,
-) -> tuple[Array, Sums]:
-    """The loss of all steps, and what to report.
-
-    Positions whose token is outside the draft vocabulary have no answer in it: they don't count in
-    the loss, and count as misses in the rates.
-
-    Args:
-      config: the head's.
-      asked: of ``unroll``.
-      loss: a name in ``losses.BY_NAME``.
-      decay: step j weighs ``decay**j`` (EAGLE-3's repository: 0.8).
-      feature_weight: weight of the feature regression of version 1 (its paper: 1, with the
-        classification at 0.1; here the ratio of the two).
-
-    Returns:
-      The sum over positions, and sums: ``weight``; for each step j ``top1_j`` (agreement with the
-      target's most probable token), ``overlap_j`` (sum min(p, q)), ``top1_j_weight``, ...;
-      ``accept_length``: drafts accepted in a greedy round of this many steps, from the agreement of
-      all steps up to each.
-    """
-    weight = jnp.sum(asked[0].counts, dtype=jnp.float32)
-    total, sums = jnp.zeros([], jnp.float32), {"weight": weight}
-    alive, length = asked[0].counts, jnp.zeros([], jnp.float32)
-    for number, one in enumerate(asked):
-        each = losses.BY_NAME[loss](one.probs, one.logits)
-        if config.version == 1:
-            each = each + feature_weight * losses.smooth_l1(one.output, one.wanted)
-        total = total + decay**number * jnp.sum(jnp.where(one.known, each, 0.0))
-        hit = one.known & (jnp.argmax(one.logits, -1) == jnp.argmax(one.probs, -1))
-        alive = alive & hit
-        length = length + jnp.sum(alive, dtype=jnp.float32)
-        count = jnp.sum(one.counts, dtype=jnp.float32)
-        both = jnp.where(one.known, losses.overlap(one.probs, one.logits), 0.0)
-        for name, value in (("top1", jnp.sum(hit, dtype=jnp.float32)), ("overlap", jnp.sum(both))):
-            sums |= {f"{name}_{number + 1}": value, f"{name}_{number + 1}_weight": count}
-    return total, sums | {"accept_length": length}

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from specjax.heads import formats
 from specjax.models.transformer import output_rows
-from train import cli, eagle, loop, vocabulary
+from train import asked, cli, eagle, loop, start
 from train.eagle_init import initial
 from train.eagle_settings import STARTS, EagleSettings, head_config, read
 from train.features import FINAL
@@ -49,7 +49,8 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
     """
     material = Material(s, (*s.layers, FINAL), workdir)
     model, params = material.model, material.params
-    ids = _draft_vocabulary(s, material)
+    going_on = s.start if s.start not in STARTS else ""
+    ids = start.draft_vocabulary(going_on, s.draft_vocab_size, material)
     config = head_config(s, model, len(ids))
     rows = output_rows(params, jnp.asarray(ids))
     frozen = {
@@ -59,7 +60,7 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         "target": material.frozen,
     }
 
-    def unrolled(head: Any, frozen: Any, batch: Any, steps: int) -> list[eagle.Asked]:
+    def unrolled(head: Any, frozen: Any, batch: Any, steps: int) -> list[asked.Asked]:
         streams = material.features(frozen["target"], batch)
         slots = eagle.slots_of(config, frozen["embed"], frozen["known"], batch, streams)
         dtype = jax.tree.leaves(head)[0].dtype
@@ -67,13 +68,12 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
 
     how = {"loss": s.loss, "decay": s.decay, "feature_weight": s.feature_weight}
 
-    def loss(head: Any, frozen: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, eagle.Sums]:
+    def loss(head: Any, frozen: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, asked.Sums]:
         del key
-        return eagle.objective(config, unrolled(head, frozen, batch, s.steps), **how)
+        return asked.objective(unrolled(head, frozen, batch, s.steps), **how)
 
-    def evaluate(head: Any, frozen: Any, batch: Any) -> eagle.Sums:
-        asked = unrolled(head, frozen, batch, s.eval_steps)
-        total, sums = eagle.objective(config, asked, **how)
+    def evaluate(head: Any, frozen: Any, batch: Any) -> asked.Sums:
+        total, sums = asked.objective(unrolled(head, frozen, batch, s.eval_steps), **how)
         return {**sums, "loss": total}
 
     about = {"head": str(config), "steps": s.steps, "loss": s.loss}
@@ -88,14 +88,6 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         tokens_per_batch=material.tokens_per_batch,
         export=lambda head, to: formats.save(to, config, head, ids, model.vocab_size),
     )
-
-
-def _draft_vocabulary(s: EagleSettings, material: Material) -> np.ndarray:
-    """The most frequent tokens of the data; a head that is trained on keeps its own."""
-    if s.start not in STARTS:
-        return formats.load(s.start)[2]
-    size, most = s.draft_vocab_size, material.model.vocab_size
-    return vocabulary.most_frequent(material.documents, size, most)
 
 
 if __name__ == "__main__":

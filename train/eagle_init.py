@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from specjax.heads import formats
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import ModelConfig
+from train import start
 from train.eagle_settings import STARTS, EagleSettings
 
 
@@ -31,10 +31,7 @@ def initial(
       ValueError: a folder that holds another kind of head.
     """
     if s.start not in STARTS:
-        loaded, head, _ = formats.load(s.start)
-        if loaded != config:
-            raise ValueError(f"config.start={s.start!r} holds {loaded}; this run trains {config}")
-        return head
+        return start.parameters(s.start, config)
     head = random(config, key)
     return from_target(config, model, params, rows, head) if s.start == "target" else head
 

@@ -1,16 +1,21 @@
 """Drafters: what guesses. One a file; each is a factory that returns a ``Drafter``."""
 
-from specjax.drafters.draft_model import check_same_tokenizer, draft_model
+from specjax.drafters.draft_model import DraftModelParams, check_same_tokenizer, draft_model
 from specjax.drafters.eagle import EagleParams, eagle, eagle_params
 from specjax.drafters.first_of import first_of
+from specjax.drafters.medusa import MedusaParams, medusa, medusa_params
 from specjax.drafters.ngram import ngram
 
 __all__ = [
+    "DraftModelParams",
     "EagleParams",
+    "MedusaParams",
     "check_same_tokenizer",
     "draft_model",
     "eagle",
     "eagle_params",
     "first_of",
+    "medusa",
+    "medusa_params",
     "ngram",
 ]

@@ -16,6 +16,18 @@ from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
 
 
+class DraftModelParams(NamedTuple):
+    """What the drafter is given as ``drafter_params`` for a model of a draft vocabulary.
+
+    Attributes:
+      model: the model's parameters.
+      ids: int32 ``[Vd]``, the target's ids of its logits; None: they are by the target's ids.
+    """
+
+    model: Any
+    ids: Array | None = None
+
+
 class DraftModelState(NamedTuple):
     """The model between rounds.
 
@@ -45,7 +57,9 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
       k: draft tokens a round.
 
     Returns:
-      The drafter; ``drafter_params`` are the model's parameters.
+      The drafter; ``drafter_params`` are the model's parameters, or ``DraftModelParams`` for a
+      model whose logits are of some of the target's ids (``models.students.load``). Tokens go into
+      it by the target's ids in any case.
 
     Raises:
       ValueError: for k below 1, or a model that can't roll back.
@@ -60,9 +74,15 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     def init(params: Params, prefill: Prefill) -> DraftModelState:
         if params.drafter is None:
             raise ValueError("draft_model: drafter_params is None; give the model's parameters")
+        own, ids = _parts(params)
+        if ids is not None and ids.shape != (model.vocab_size,):
+            raise ValueError(
+                f"draft_model: ids has shape {ids.shape}; the model has logits of "
+                f"{model.vocab_size} ids"
+            )
         batch = prefill.tokens.shape[0]
         empty = model.init_cache(batch, prefill.capacity, prefill.dtype)
-        arguments = model, params.drafter, prefill.tokens, prefill.length, empty
+        arguments = model, own, prefill.tokens, prefill.length, empty
         filled, _ = run_prefill(*arguments, chunk=prefill.chunk)
         nothing = jnp.zeros([batch, k], jnp.int32), jnp.zeros([batch], jnp.int32)
         return DraftModelState(filled, *nothing)
@@ -70,12 +90,14 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     def propose(
         params: Params, state: DraftModelState, context: Context, limit: Array
     ) -> tuple[Draft, DraftModelState, Any]:
+        own, ids = _parts(params)
+
         def step(cache: Cache, last: Array) -> tuple[Array, Cache]:
-            logits, _, cache = model.apply(params.drafter, last, cache)
+            logits, _, cache = model.apply(own, last, cache)
             return logits[:, 0], cache
 
-        first, cache = _catch_up(model, params.drafter, state.cache, context)
-        draft, cache = draw_chain(context, limit, k, first, cache, step)
+        first, cache = _catch_up(model, own, state.cache, context)
+        draft, cache = draw_chain(context, limit, k, first, cache, step, ids)
         return draft, DraftModelState(cache, draft.tokens, draft.length), context.cache
 
     def update(
@@ -91,6 +113,14 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
         return state._replace(cache=model.rollback(state.cache, length))
 
     return Drafter(init, propose, update, num_nodes=k, name=f"draft model ({model.name})")
+
+
+def _parts(params: Params) -> tuple[Any, Array | None]:
+    """The model's parameters and the ids of its logits."""
+    given = params.drafter
+    if not isinstance(given, DraftModelParams):
+        return given, None
+    return given.model, None if given.ids is None else jnp.asarray(given.ids, jnp.int32)
 
 
 def _catch_up(model: Target, params: Any, cache: Cache, context: Context) -> tuple[Array, Cache]:

@@ -18,10 +18,11 @@ from specjax import cache as kv
 from specjax.cache import KVCache
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import draw_chain
+from specjax.drafters.prepared import prepared
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
-from specjax.models.linear import PANEL, PANEL_ROWS, to_panels
-from specjax.models.transformer import embed_tokens, output_rows
+from specjax.models.linear import PANEL_ROWS
+from specjax.models.transformer import embed_tokens
 
 
 class EagleParams(NamedTuple):
@@ -42,8 +43,7 @@ class EagleParams(NamedTuple):
 def eagle_params(config: EagleConfig, head: Any, ids: ArrayLike, target_params: Any) -> EagleParams:
     """A loaded head (``heads.formats.load``) as the drafter wants it.
 
-    A head without an output matrix of its own gets the target's rows. On CPU its matrices are kept
-    as panels too (see ``models.linear``).
+    A head without an output matrix of its own gets the target's rows.
 
     Args:
       config: the head's.
@@ -51,20 +51,7 @@ def eagle_params(config: EagleConfig, head: Any, ids: ArrayLike, target_params: 
       ids: int ``[Vd]``, its draft vocabulary.
       target_params: the target's parameters, whose dtype it takes.
     """
-    ids = jnp.asarray(ids, jnp.int32)
-    dtype = target_params["embed"].dtype
-    head = {name: jnp.asarray(value, dtype) for name, value in head.items()}
-    rows = None if config.own_head else output_rows(target_params, ids)
-    if jax.default_backend() != "cpu":
-        return EagleParams(head, ids, None if rows is None else (rows, None))
-    panels = {f"{n}_panels": to_panels(x) for n, x in head.items() if _fits_panels(x)}
-    if rows is None:
-        return EagleParams(head | panels, ids)
-    return EagleParams(head | panels, ids, (rows, to_panels(rows) if _fits_panels(rows) else None))
-
-
-def _fits_panels(x: Array) -> bool:
-    return x.ndim == 2 and x.shape[1] % PANEL == 0
+    return EagleParams(*prepared(head, ids, target_params, wants_rows=not config.own_head))
 
 
 class EagleState(NamedTuple):

@@ -79,7 +79,7 @@ def first_of(*drafters: Drafter) -> Drafter:
             for i, (drafter, part) in enumerate(zip(drafters, parts, strict=True))
         )
 
-    name = ", else ".join(drafter.name for drafter in drafters)
+    name = " / ".join(drafter.name for drafter in drafters)
     return Drafter(init, propose, update, most, layers, name)
 
 

@@ -1,12 +1,6 @@
-"""EAGLE-3 heads on disk, in the tensor layout of the EAGLE-3 repository, SpecForge and SGLang.
+"""Heads on disk: a folder with config.json and a file of tensors, of whichever kind they are.
 
-``model.safetensors`` holds ``fc.weight``, ``midlayer.*``, ``norm.weight``, ``lm_head.weight``,
-``d2t`` (target id less draft id, int64 [Vd]) and ``t2d`` (bool [V]), matrices as ``[out, in]``;
-``config.json`` is a Llama configuration with ``draft_vocab_size`` and ``eagle_config``. Numbers of
-streams are converted: ``eagle_aux_hidden_state_layer_ids`` names layers by what they put *out*, so
-the stream that enters block i is number i - 1 there (SGLang's convention; vLLM's is ours).
-
-Version 1 heads are kept in the same folder form, under the names of the EAGLE repository.
+EAGLE heads: ``eagle_format``; Medusa heads, in two layouts: ``medusa_format``.
 """
 
 from __future__ import annotations
@@ -19,25 +13,27 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from specjax.heads import eagle_format, medusa_format
 from specjax.heads.eagle import EagleConfig
-from specjax.models.config import read_rope
+from specjax.heads.medusa import MedusaConfig
 
-_FLAGS = ("norm_features", "norm_output", "norm_before_residual")
+HeadConfig = EagleConfig | MedusaConfig
+Loaded = tuple[HeadConfig, dict[str, Any], NDArray[np.int32]]
 
 
 def save(
     folder: str | os.PathLike[str],
-    config: EagleConfig,
+    config: HeadConfig,
     head: Mapping[str, Any],
     ids: NDArray[np.int32],
     vocab_size: int,
+    layout: str = medusa_format.VLLM,
 ) -> None:
     """Writes a head, matrices in bfloat16: all of it or nothing.
 
@@ -47,218 +43,129 @@ def save(
       head: its parameters.
       ids: int32 ``[Vd]``, ascending, the draft vocabulary.
       vocab_size: V, the target's.
+      layout: of Medusa heads, "vllm" or "original"; EAGLE heads have one alone.
+
+    Raises:
+      ValueError: an unknown layout.
+    """
+    if layout not in medusa_format.LAYOUTS:
+        known = " or ".join(map(repr, medusa_format.LAYOUTS))
+        raise ValueError(f"layout={layout!r}; it must be {known}")
+    if isinstance(config, MedusaConfig):
+        about = medusa_format.config_json(config, vocab_size, layout)
+        tensors = medusa_format.to_file(config, head, layout)
+        maps, file = medusa_format.maps(ids, vocab_size), medusa_format.FILES[layout]
+    else:
+        about = eagle_format.config_json(config, vocab_size)
+        tensors = eagle_format.to_file(config, head)
+        maps, file = eagle_format.maps(ids, vocab_size), eagle_format.FILE
+    stored = {name: _stored(value) for name, value in tensors.items()}
+    _write(pathlib.Path(folder), file, about, stored | maps)
+
+
+def load(folder: str | os.PathLike[str]) -> Loaded:
+    """Reads a head.
+
+    Args:
+      folder: as ``save`` writes it, or a published EAGLE-3 head, or published Medusa heads.
+
+    Returns:
+      The configuration, which says the kind, the parameters (float32), and int32 ``[Vd]``, the
+      draft vocabulary.
+
+    Raises:
+      ValueError: a missing, truncated or unknown tensor, or one of another shape; names it.
+    """
+    path = weights_file(folder)
+    about, tensors = _about(path.parent), _read(path)
+    layout = medusa_format.layout_of(about)
+    return _eagle(path, about, tensors) if layout is None else _medusa(path, about, tensors, layout)
+
+
+def weights_file(folder: str | os.PathLike[str]) -> pathlib.Path:
+    """The file of a head's tensors.
+
+    Raises:
+      ValueError: there is none, or no config.json.
     """
     folder = pathlib.Path(folder)
+    name = eagle_format.FILE
+    if (folder / "config.json").is_file():
+        layout = medusa_format.layout_of(_about(folder))
+        name = medusa_format.FILES[layout] if layout else name
+    for file in (folder / "config.json", folder / name):
+        if not file.is_file():
+            raise ValueError(f"{file} is missing; {folder} is not the folder of a head")
+    return folder / name
+
+
+def _eagle(path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> Loaded:
+    config = eagle_format.read_config(about)
+    maps = tensors.pop("d2t", None), tensors.pop("t2d", None)
+    ids = eagle_format.ids_of(str(path), *maps, config)
+    tensors.pop("embed_tokens.weight", None)  # a copy of the target's
+    _check(path, tensors, eagle_format.shapes(config))
+    return config, eagle_format.from_file(config, _wide(tensors)), ids
+
+
+def _medusa(
+    path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndarray], layout: str
+) -> Loaded:
+    tensors = {name.removeprefix("medusa_heads."): value for name, value in tensors.items()}
+    token_map = tensors.pop("token_map", None)
+    config, vocab = medusa_format.read_config(about, tensors)
+    ids = medusa_format.ids_of(str(path), token_map, config, vocab)
+    tensors = medusa_format.cut(config, tensors, ids, vocab, layout)
+    _check(path, tensors, medusa_format.shapes(config, layout, medusa_format.has_bias(about)))
+    heads = medusa_format.from_file(config, _wide(tensors), ids, layout)
+    return config, heads, np.sort(ids)
+
+
+def _write(
+    folder: pathlib.Path, file: str, about: Mapping[str, Any], tensors: dict[str, np.ndarray]
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: _stored(value) for name, value in _to_file(config, head).items()}
-    tensors["d2t"] = ids.astype(np.int64) - np.arange(len(ids))
-    tensors["t2d"] = np.isin(np.arange(vocab_size), ids)
     beside = pathlib.Path(tempfile.mkdtemp(prefix=".head-", dir=folder))
     try:
-        save_file(tensors, beside / "model.safetensors")
-        text = json.dumps(_config_json(config, vocab_size), indent=2)
+        save_file(tensors, beside / file)
+        text = json.dumps(about, indent=2)
         (beside / "config.json").write_text(text + "\n", encoding="utf-8")
-        for name in ("config.json", "model.safetensors"):
+        for name in ("config.json", file):
             (beside / name).chmod(0o644)
             (beside / name).replace(folder / name)
     finally:
         shutil.rmtree(beside)
 
 
-def load(
-    folder: str | os.PathLike[str],
-) -> tuple[EagleConfig, dict[str, Any], NDArray[np.int32]]:
-    """Reads a head.
+def _about(folder: pathlib.Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
-    Args:
-      folder: as ``save`` writes it, or a published EAGLE-3 head.
 
-    Returns:
-      The configuration, the parameters (float32), and int32 ``[Vd]``, the draft vocabulary.
-
-    Raises:
-      ValueError: a missing, truncated or unknown tensor, or one of another shape; names it.
-    """
-    folder = pathlib.Path(folder)
-    path = folder / "model.safetensors"
-    for file in (folder / "config.json", path):
-        if not file.is_file():
-            raise ValueError(f"{file} is missing; {folder} is not the folder of a head")
-    config = _read_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file ({error})") from error
-    ids = _ids(path, tensors.pop("d2t", None), tensors.pop("t2d", None), config)
-    tensors.pop("embed_tokens.weight", None)  # a copy of the target's
-    for name, shape in _shapes(config).items():
+
+
+def _check(
+    path: pathlib.Path, tensors: Mapping[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
+) -> None:
+    """Every tensor is there, of its shape, and no other."""
+    for name, shape in shapes.items():
         if name not in tensors:
             raise ValueError(f"{path} has no tensor {name}")
         if tensors[name].shape != shape:
             raise ValueError(f"{path}: {name} has shape {tensors[name].shape}, expected {shape}")
-    unknown = sorted(tensors.keys() - _shapes(config).keys())
+    unknown = sorted(tensors.keys() - shapes.keys())
     if unknown:
         raise ValueError(f"{path} holds {unknown[0]}, which a head of this kind doesn't have")
-    wide = {name: value.astype(np.float32) for name, value in tensors.items()}
-    return config, _from_file(config, wide), ids
 
 
-def _names(config: EagleConfig) -> dict[str, str]:
-    """Names of what is stored as it is, or transposed: ours, theirs."""
-    block = "midlayer" if config.version == 3 else "layers.0"
-    names = {
-        "fuse": "fc.weight",
-        "out": f"{block}.self_attn.o_proj.weight",
-        "mlp_norm": f"{block}.post_attention_layernorm.weight",
-        "down": f"{block}.mlp.down_proj.weight",
-    }
-    if config.version == 3:
-        names |= {
-            "embed_norm": f"{block}.input_layernorm.weight",
-            "hidden_norm": f"{block}.hidden_norm.weight",
-            "output_norm": "norm.weight",
-        }
-    if config.own_head:
-        names["head"] = "lm_head.weight"
-    return names
-
-
-def _joined(config: EagleConfig) -> dict[str, dict[str, int]]:
-    """What is one matrix here and several there: ours, theirs and their output sizes."""
-    block = "midlayer" if config.version == 3 else "layers.0"
-    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    sizes = {"q": q, "k": kv, "v": kv}
-    return {
-        "qkv": {f"{block}.self_attn.{x}_proj.weight": size for x, size in sizes.items()},
-        "gate_up": {f"{block}.mlp.{x}_proj.weight": config.ffn_width for x in ("gate", "up")},
-    }
-
-
-def _shapes(config: EagleConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a file, and its shape there."""
-    wide = config.target_width + config.width if config.version == 3 else config.width
-    sizes = {
-        "fuse": (config.width, config.feature_width if config.version == 3 else 2 * config.width),
-        "out": (config.width, config.num_heads * config.head_dim),
-        "down": (config.width, config.ffn_width),
-        "head": (config.draft_vocab_size, config.width),
-        "embed_norm": (config.target_width,),
-    }
-    shapes = {theirs: sizes.get(ours, (config.width,)) for ours, theirs in _names(config).items()}
-    for ours, parts in _joined(config).items():
-        inner = wide if ours == "qkv" else config.width
-        shapes |= {theirs: (size, inner) for theirs, size in parts.items()}
-    if config.norm_features:
-        shapes |= {f"fc_norm.{i}.weight": (config.target_width,) for i in range(len(config.layers))}
-    return shapes
-
-
-def _to_file(config: EagleConfig, head: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    out = {theirs: np.asarray(head[ours]).T for ours, theirs in _names(config).items()}
-    for ours, parts in _joined(config).items():
-        ends = np.cumsum(list(parts.values()))[:-1]
-        pieces = np.split(np.asarray(head[ours]).T, ends)
-        out |= dict(zip(parts, pieces, strict=True))
-    if config.norm_features:
-        pieces = np.split(np.asarray(head["feature_norm"]), len(config.layers))
-        out |= {f"fc_norm.{i}.weight": piece for i, piece in enumerate(pieces)}
-    return out
-
-
-def _from_file(config: EagleConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    head = {ours: tensors[theirs].T for ours, theirs in _names(config).items()}
-    for ours, parts in _joined(config).items():
-        head[ours] = np.concatenate([tensors[name] for name in parts]).T
-    if config.norm_features:
-        count = range(len(config.layers))
-        head["feature_norm"] = np.concatenate([tensors[f"fc_norm.{i}.weight"] for i in count])
-    return {name: jnp.asarray(value) for name, value in head.items()}
+def _wide(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: value.astype(np.float32) for name, value in tensors.items()}
 
 
 def _stored(value: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(value.astype(ml_dtypes.bfloat16))
-
-
-def _ids(
-    path: pathlib.Path, d2t: np.ndarray | None, t2d: np.ndarray | None, config: EagleConfig
-) -> NDArray[np.int32]:
-    """The draft vocabulary; SGLang and vLLM read d2t alone, so t2d must agree with it."""
-    if d2t is None:  # the whole vocabulary
-        return np.arange(config.draft_vocab_size, dtype=np.int32)
-    ids = (d2t + np.arange(len(d2t))).astype(np.int32)
-    if len(ids) != config.draft_vocab_size or np.any(np.diff(ids) <= 0) or ids[0] < 0:
-        raise ValueError(
-            f"{path}: d2t has {len(ids)} entries; it must give {config.draft_vocab_size} ascending "
-            "ids of the target"
-        )
-    if t2d is not None and not np.array_equal(np.flatnonzero(t2d), ids):
-        raise ValueError(f"{path}: t2d and d2t name different tokens")
-    return ids
-
-
-def _config_json(config: EagleConfig, vocab_size: int) -> dict[str, Any]:
-    rope = config.rope
-    scaling: dict[str, Any] | None = None
-    if rope.scaling != "default":
-        scaling = {"rope_type": rope.scaling, "factor": rope.factor}
-    if rope.scaling == "llama3":
-        scaling = {
-            **(scaling or {}),
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-            "original_max_position_embeddings": rope.original_positions,
-        }
-    return {
-        "architectures": ["LlamaForCausalLMEagle3" if config.version == 3 else "LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": config.width,
-        "target_hidden_size": config.target_width,
-        "num_hidden_layers": 1,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.ffn_width,
-        "hidden_act": "silu",
-        "rms_norm_eps": config.norm_eps,
-        "rope_theta": rope.base,
-        "rope_scaling": scaling,
-        "vocab_size": vocab_size,
-        "draft_vocab_size": config.draft_vocab_size,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "eagle_config": {
-            "version": config.version,
-            "own_head": config.own_head,
-            # Theirs count layers by what they put out.
-            "eagle_aux_hidden_state_layer_ids": [i - 1 if i > 0 else i for i in config.layers],
-            **{flag: getattr(config, flag) for flag in _FLAGS},
-        },
-    }
-
-
-def _read_config(config: Mapping[str, Any]) -> EagleConfig:
-    inner = config.get("eagle_config", {})
-    layers = inner.get("eagle_aux_hidden_state_layer_ids")
-    if not layers:
-        raise ValueError(
-            "config.json has no eagle_config.eagle_aux_hidden_state_layer_ids: which layers of the "
-            "target the head reads"
-        )
-    heads, width = config["num_attention_heads"], config["hidden_size"]
-    version = inner.get("version", 3)
-    return EagleConfig(
-        version=version,
-        target_width=config.get("target_hidden_size") or width,
-        layers=tuple(i + 1 if i >= 0 else i for i in layers),
-        draft_vocab_size=config.get("draft_vocab_size") or config["vocab_size"],
-        width=width,
-        num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or width // heads,
-        ffn_width=config["intermediate_size"],
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope=read_rope(config, "llama"),
-        own_head=inner.get("own_head", version == 3),
-        **{flag: bool(inner.get(flag, False)) for flag in _FLAGS},
-    )

@@ -30,8 +30,12 @@ def visible_slots(start: Array, mask: Array | None, length: int, capacity: int) 
     return (offset < 0)[:, None, :] | (new[:, None, :] & among_new)
 
 
+@jax.custom_jvp
 def attend(query: Array, keys: Array, values: Array, visible: Array, filled: Array) -> Array:
     """Softmax attention with the online form of the softmax over blocks of slots.
+
+    Differentiable: derivatives are those of ``attend_at_once``, which holds all scores in memory
+    (a loop whose trips are counted at run time has no reverse mode).
 
     Slots that are not visible get probability 0, so what they hold does not matter as long as it is
     finite (0 * NaN is NaN): a cache starts as zeros and every pass writes finite entries.
@@ -82,6 +86,29 @@ def attend(query: Array, keys: Array, values: Array, visible: Array, filled: Arr
     )
     _, _, total, out = jax.lax.while_loop(lambda carry: carry[0] * block < filled, step, start)
     return (out / total[..., None]).astype(values.dtype)
+
+
+def attend_at_once(
+    query: Array, keys: Array, values: Array, visible: Array, filled: Array
+) -> Array:
+    """``attend``, all slots at a time: scores of ``[B, K, G*T, S]``."""
+    del filled
+    batch, kv_heads, rows, _ = query.shape
+    length, capacity = visible.shape[1:]
+    scores = jnp.einsum("bkrd,bksd->bkrs", query, keys, preferred_element_type=jnp.float32)
+    scores = scores.reshape(batch, kv_heads, rows // length, length, capacity)
+    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    weight = jax.nn.softmax(scores).reshape(batch, kv_heads, rows, capacity)
+    out = jnp.einsum(
+        "bkrs,bksd->bkrd", weight.astype(values.dtype), values, preferred_element_type=jnp.float32
+    )
+    return out.astype(values.dtype)
+
+
+@attend.defjvp
+def _attend_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    out: tuple[Array, Array] = jax.jvp(attend_at_once, primals, tangents)
+    return out
 
 
 def grouped(query: Array, kv_heads: int) -> Array:

@@ -97,6 +97,8 @@ class ModelConfig:
       tied: the head is the embedding.
       max_positions: context the model was made for (information only; nothing is clamped to it).
       family: ``model_type`` of the file.
+      draft_vocab_size: Vd, columns of the output matrix of a draft model that has fewer than V
+        (``models.students``); 0 for every other model.
     """
 
     vocab_size: int
@@ -116,6 +118,7 @@ class ModelConfig:
     tied: bool = False
     max_positions: int = 2048
     family: str = "llama"
+    draft_vocab_size: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -142,9 +145,21 @@ class ModelConfig:
                 f"rope_layers has {len(self.rope_layers)} entries for num_layers={self.num_layers}."
             )
 
+        most = 0 if self.tied else self.vocab_size
+        if not 0 <= self.draft_vocab_size <= most:
+            raise ValueError(
+                f"draft_vocab_size={self.draft_vocab_size}; it must be 0 to vocab_size="
+                f"{self.vocab_size}, and 0 where the head is the embedding (tied={self.tied})."
+            )
+
     def rotates(self, layer: int) -> bool:
         """Whether this layer applies RoPE."""
         return self.rope_layers[layer] if self.rope_layers else True
+
+    @property
+    def num_logits(self) -> int:
+        """Columns of the output matrix: V, or the size of the draft vocabulary."""
+        return self.draft_vocab_size or self.vocab_size
 
     @property
     def num_parameters(self) -> int:
@@ -154,7 +169,8 @@ class ModelConfig:
         layer = 2 * w + w * (q + 2 * kv) + q * w + 3 * w * f
         layer += (q + 2 * kv) * self.qkv_bias + w * self.out_bias
         layer += (2 * f + w) * self.mlp_bias + 2 * self.head_dim * self.qk_norm
-        return self.num_layers * layer + w + self.vocab_size * w * (1 if self.tied else 2)
+        head = 0 if self.tied else self.num_logits * w
+        return self.num_layers * layer + w + self.vocab_size * w + head
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:

@@ -21,6 +21,11 @@ from specjax.models.transformer import transformer_target
 from specjax.models.weights import Entry, Part
 from specjax.target import Target
 
+_TABLE = "model.embed_tokens.weight"
+_HINTS = {
+    "lm_head.weight": " (tie_word_embeddings is false)",
+    _TABLE: " (a draft model that borrows its target's is loaded with specjax.models.students)",
+}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 _PANELS_UP_TO = 2 * 2**30  # bytes of weights: where holding them twice is no burden
 # The parts this library reads; repositories also hold other formats of the same weights.
@@ -151,10 +156,15 @@ def load_params(
     """
     dtype = np.dtype(device.default_dtype() if dtype is None else dtype)
     entries = weights.plan(config)
-    tensors = _Tensors(folder)
+    tensors = Tensors(folder)
     tensors.check([part for entry in entries for part in entry.parts], config)
     if wants_panels(config, dtype) if panels is None else panels:
         entries += weights.panels_of(entries)
+    return read_entries(tensors, entries, dtype)
+
+
+def read_entries(tensors: Tensors, entries: Sequence[Entry], dtype: np.dtype) -> dict[str, Any]:
+    """Parameters from the tensors of a folder, as nested dicts of arrays."""
 
     def read(entry: Entry) -> jax.Array:
         # On CPU the array *is* the memory it was read into: no second copy, and huge pages.
@@ -172,7 +182,7 @@ def load_params(
     return params
 
 
-class _Tensors:
+class Tensors:
     """The tensors of a folder, whichever file each is in."""
 
     def __init__(self, folder: pathlib.Path):
@@ -207,17 +217,17 @@ class _Tensors:
         expected = {part.name: part.shape for part in parts}
         # Old checkpoints also store the RoPE frequencies, which follow from the configuration.
         held = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
-        if config.tied and "lm_head.weight" in held:
-            head, embed = self.read("lm_head.weight"), self.read("model.embed_tokens.weight")
+        if config.tied and held >= {"lm_head.weight", _TABLE}:
+            head, embed = self.read("lm_head.weight"), self.read(_TABLE)
             if not np.array_equal(head, embed):
                 raise ValueError(
                     f"{self._folder}: config.json says tie_word_embeddings, but lm_head.weight"
                     " differs from model.embed_tokens.weight; one of them is wrong."
                 )
             held.remove("lm_head.weight")
-        missing = sorted(expected.keys() - held)
+        missing = sorted(expected.keys() - held, key=lambda name: (name != _TABLE, name))
         if missing:
-            hint = " (tie_word_embeddings is false)" if missing[0] == "lm_head.weight" else ""
+            hint = _HINTS.get(missing[0], "")
             raise ValueError(
                 f"{self._folder} has no tensor {missing[0]}{hint}; {len(missing)} missing in all."
             )

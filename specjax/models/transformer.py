@@ -200,7 +200,7 @@ class Transformer(nn.Module):
         if c.tied and panels is None:
             logits = jnp.einsum("btw,vw->btv", x, embed, preferred_element_type=jnp.float32)
         else:
-            shape = c.width, c.vocab_size
+            shape = c.width, c.num_logits
             head = embed.T if c.tied else self.param("head", _matrix, shape, jnp.float32)
             logits = linear(x, head, panels, out_dtype=jnp.float32)
         features = jnp.concatenate([streams[i] for i in layers], axis=-1) if layers else None
@@ -272,7 +272,7 @@ def transformer_target(config: ModelConfig) -> Target:
         apply=apply,
         rollback=kv.rollback,
         keep=kv.keep,
-        vocab_size=config.vocab_size,
+        vocab_size=config.num_logits,
         name=config.family,
     )
 

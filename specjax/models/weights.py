@@ -47,7 +47,7 @@ def plan(c: ModelConfig) -> list[Entry]:
         Entry(("norm",), (Part("model.norm.weight", (width,)),), STORED),
     ]
     if not c.tied:
-        entries.append(Entry(("head",), (Part("lm_head.weight", (c.vocab_size, width)),), IN_OUT))
+        entries.append(Entry(("head",), (Part("lm_head.weight", (c.num_logits, width)),), IN_OUT))
     for layer in range(c.num_layers):
         prefix, block = f"model.layers.{layer}.", f"block_{layer}"
 
@@ -89,7 +89,8 @@ def panels_of(entries: Sequence[Entry]) -> list[Entry]:
     """Second copies of the matrices as panels, where panels fit; a tied table is a head as well."""
     matrices = [entry for entry in entries if entry.layout == IN_OUT]
     if ("head",) not in (entry.path for entry in matrices):
-        matrices.append(Entry(("head",), entries[0].parts, IN_OUT))
+        tables = [entry for entry in entries if entry.path == ("embed",)]
+        matrices += [Entry(("head",), entry.parts, IN_OUT) for entry in tables]
     return [
         Entry((*entry.path[:-1], f"{entry.path[-1]}_panels"), entry.parts, PANELS)
         for entry in matrices
@@ -124,6 +125,18 @@ def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -
             whole[at // PANEL : end // PANEL] = tensor.reshape(-1, PANEL, first[1]).swapaxes(1, 2)
         at = end
     return whole
+
+
+def split(entry: Entry, value: np.ndarray) -> dict[str, np.ndarray]:
+    """The tensors of the file that a parameter was joined from: ``assemble`` undone.
+
+    Args:
+      entry: the parameter; not in panels.
+      value: it.
+    """
+    whole = value.T if entry.layout == IN_OUT else value
+    ends = np.cumsum([part.shape[0] for part in entry.parts])[:-1]
+    return dict(zip((part.name for part in entry.parts), np.split(whole, ends), strict=True))
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -16,9 +16,11 @@ import pytest
 import specjax
 from specjax import Sampling, testing
 from specjax.draft import Drafter
-from specjax.drafters import draft_model, first_of, ngram
+from specjax.drafters import draft_model, first_of, medusa, ngram
+from specjax.heads import MedusaConfig
 from specjax.round import State
 from tests import support
+from tests.planted import laws
 
 VOCAB, K, BUDGET = 16, 4, 20
 TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(0, VOCAB)
@@ -61,6 +63,27 @@ def the_model_in_turn(before: State | None, state: State) -> None:
     assert np.all(model.cache.length < state.length)
 
 
+def heads_state(state: Any, whole: State) -> None:
+    """The feature of the last slot the target has computed; in a one-token text there is none."""
+    np.testing.assert_array_equal(state.known, whole.length > 1)
+    cache = TARGET.init_cache(len(PROMPTS), whole.tokens.shape[1], jnp.float32)
+    _, features, _ = TARGET.apply(TABLE, jnp.asarray(whole.tokens), cache, layers=(-1,))
+    last = np.maximum(whole.length - 2, 0)
+    want = np.asarray(features)[np.arange(len(last)), last]
+    np.testing.assert_array_equal(state.feature[state.known], want[state.known])
+
+
+def medusa_state(before: State | None, state: State) -> None:
+    del before
+    heads_state(state.drafter, state)
+
+
+def medusa_in_turn(before: State | None, state: State) -> None:
+    """Whoever drafted."""
+    del before
+    heads_state(state.drafter[1], state)
+
+
 def no_state(before: State | None, state: State) -> None:
     del before
     assert not jax.tree.leaves(state.drafter)
@@ -79,7 +102,16 @@ SCRIPT = np.stack(
         for n, p in enumerate(PROMPTS)
     ]
 )
+HEADS = MedusaConfig(target_width=1, num_heads=K, num_blocks=1, draft_vocab_size=VOCAB)
+HEADS_PARAMS = laws.scripted_heads(HEADS, seed=3)
 CASES = {
+    "Medusa heads": Case(medusa(HEADS), HEADS_PARAMS, medusa_state, {0}),
+    "Medusa heads in turn": Case(
+        first_of(testing.oracle(K), medusa(HEADS, 2)),
+        (jnp.asarray(np.where(np.arange(128) % 7 < 5, SCRIPT, -1), jnp.int32), HEADS_PARAMS),
+        medusa_in_turn,
+        {0, 1, 2, 3, 4},
+    ),
     "draft model": Case(
         draft_model(TARGET, K), corrupted(1, 0.3), draft_model_state, {0, 1, 2, 3, 4}
     ),

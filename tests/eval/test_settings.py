@@ -51,6 +51,12 @@ def test_names_given_as_one_text_are_split():
             "config.modes asks for 'eagle': give the head's folder",
         ),
         (
+            {"first_of__modes": ("medusa",), "modes": ("plain", "first_of")},
+            "config.modes asks for 'medusa': give the head's folder, config.medusa.folder",
+        ),
+        ({"medusa__k": 0}, "config.medusa.k=0"),
+        ({"medusa": 3}, "config.medusa is 3"),
+        (
             {"first_of__modes": ("plain",)},
             "config.first_of.modes holds 'plain'; choose from prompt",
         ),

@@ -47,11 +47,18 @@ def head(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(folder, head, tmp_path_factory):
+def medusa(tmp_path_factory):
+    """The folder of Medusa heads of random weights."""
+    return tiny.make_medusa(tmp_path_factory.mktemp("medusa"))
+
+
+@pytest.fixture(scope="module")
+def finished(folder, head, medusa, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run")
     config = make_config(folder, workdir)
-    modes = (*config.modes, "eagle", "first_of")
+    modes = (*config.modes, "eagle", "medusa", "first_of")
     config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3}})
+    config.update({"medusa": {"folder": str(medusa), "k": 2}})
     failures = speedup.run(config, workdir / "out")
     return failures, workdir / "out"
 
@@ -70,9 +77,9 @@ def test_the_results_are_whole_and_nothing_else_is_left(finished):
 
 def test_the_rows_have_the_shared_columns_and_sane_values(finished):
     rows = json.loads((finished[1] / "results.json").read_text())["rows"]
-    # Two prompts and a second turn, two categories and their sum; five modes, two temperatures,
+    # Two prompts and a second turn, two categories and their sum; six modes, two temperatures,
     # but the copy on the two turns of the first prompt alone, and greedy.
-    assert len(rows) == (3 + 3) * 4 * 2 + (2 + 2)
+    assert len(rows) == (3 + 3) * 5 * 2 + (2 + 2)
     for row in rows:
         assert set(COLUMNS) <= set(row)
         assert all(not isinstance(value, dict | list) for value in row.values())
@@ -87,8 +94,11 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
         eagle = whole["eagle", temperature]
         assert (eagle["drafter"], eagle["label"]) == ("EAGLE-3", "EAGLE-3 k=3")
         assert eagle["drafted"] > 0 and eagle["draft_cost"] > 0
+        heads = whole["medusa", temperature]
+        assert (heads["drafter"], heads["label"]) == ("Medusa", "Medusa k=2")
+        assert heads["drafted"] > 0 and heads["draft_cost"] > 0
         in_turn = whole["first_of", temperature]
-        assert in_turn["label"] == "prompt lookup, else EAGLE-3 k=4"
+        assert in_turn["label"] == "prompt lookup / EAGLE-3 k=4"
         assert in_turn["drafted"] > whole["prompt_lookup", temperature]["drafted"]
     assert ("draft_model", 1) not in whole
 
@@ -185,17 +195,22 @@ def test_preflight_downloads_the_config_alone(folder, tmp_path, monkeypatch):
     assert asked == [("own/er", ["config.json"]), ("other/one", ["config.json"])]
 
 
-def test_a_head_that_cannot_be_used_is_named(folder, head, tmp_path):
-    def run(head, target=folder):
-        config = make_config(target, tmp_path, modes=("plain", "eagle"))
-        config.eagle.folder = str(head)
+def test_a_head_that_cannot_be_used_is_named(folder, head, medusa, tmp_path):
+    def run(head, target=folder, mode="eagle"):
+        config = make_config(target, tmp_path, modes=("plain", mode))
+        config[mode].folder = str(head)
         speedup.run(config, tmp_path / "out")
 
-    with pytest.raises(ValueError, match=r"holds no head: .*model\.safetensors is missing"):
+    with pytest.raises(ValueError, match=r"holds no head: .*config\.json is missing"):
         run(tmp_path)
+    with pytest.raises(ValueError, match=r"give it as config\.medusa\.folder, and name the mode"):
+        run(medusa)
+    with pytest.raises(ValueError, match="k=4; it must be 1 to 3, the number of heads"):
+        run(medusa, mode="medusa")
     other = tiny.make_folder(tmp_path / "other", hidden_size=16)
-    with pytest.raises(ValueError, match="a head of another model: it reads streams of width 32"):
-        run(head, other)
+    for mode, folder in (("eagle", head), ("medusa", medusa)):
+        with pytest.raises(ValueError, match="another model: it reads streams of width 32"):
+            run(folder, other, mode)
     short = tiny.make_folder(tmp_path / "short", num_hidden_layers=1)
     with pytest.raises(ValueError, match="it reads layer 2, and the target has 1"):
         run(head, short)

@@ -9,8 +9,7 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from specjax.heads import formats
-from specjax.heads.eagle import EagleConfig
+from specjax.heads import EagleConfig, MedusaConfig, MedusaHeads, formats
 from train import eagle_init
 
 CONFIG = {
@@ -68,6 +67,17 @@ def make_head(folder: pathlib.Path) -> pathlib.Path:
     vocab = _tokenizer().get_vocab_size()
     ids = np.arange(config.draft_vocab_size, dtype=np.int32) * 4
     formats.save(folder, config, eagle_init.random(config, jax.random.key(0)), ids, vocab)
+    return folder
+
+
+def make_medusa(folder: pathlib.Path) -> pathlib.Path:
+    """Writes three Medusa heads of random output matrices for that model; returns the folder."""
+    config = MedusaConfig(CONFIG["hidden_size"], 3, 1, 64)
+    vocab = _tokenizer().get_vocab_size()
+    ids = np.arange(config.draft_vocab_size, dtype=np.int32) * 4
+    one = np.zeros([1, config.target_width], np.float32)
+    heads = MedusaHeads(config).init(jax.random.key(0), one)["params"]
+    formats.save(folder, config, heads, ids, vocab)
     return folder
 
 

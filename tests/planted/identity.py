@@ -12,7 +12,7 @@ import pytest
 import specjax
 from eval import toy
 from specjax import Sampling, keys, testing, verify
-from specjax.drafters import first_of, ngram
+from specjax.drafters import first_of, medusa, ngram
 from tests import support
 from tests.planted.rig import Rig, must
 
@@ -87,6 +87,38 @@ def right_in_turn(rig: Rig) -> None:
     out = rig.sample(rig.scripted(VOCAB), TABLE, PROMPTS, max_new_tokens=BUDGET, **drafting)
     rate = specjax.stats.acceptance_rate(out.stats)
     must(rate == 1, f"the text itself and the target, drafting in turn, have {rate:.1%} accepted")
+
+
+RING = (np.arange(VOCAB) + 2) % VOCAB
+
+
+def _around(token: int, count: int) -> list[int]:
+    return [(token + 2 * n) % VOCAB for n in range(count)]
+
+
+def heads_in_place(rig: Rig) -> None:
+    """Medusa heads that know the text are right at each node, alone and where another drafts too.
+
+    The prompts are what the target would say: heads don't know the pending token. The third head is
+    always wrong, so that rounds end before the draft does.
+    """
+    config, params = support.ring_heads(RING, (True, True, False))
+    prompts = [_around(row, 1 + row) for row in range(5)]
+    texts = np.array([_around(row, 64) for row in range(5)], np.int32)
+    texts = jnp.asarray(np.where(np.arange(64) % 9 < 2, texts, -1))
+    heads = rig.drafter(medusa(config))
+    for drafter, given in (
+        (heads, params),
+        (first_of(testing.oracle(4), heads), (texts, params)),
+    ):
+        out = rig.sample(
+            rig.target(support.ring(VOCAB, rig.tag)), jnp.asarray(RING, jnp.int32), prompts,
+            max_new_tokens=BUDGET, drafter=drafter, drafter_params=given,
+        )  # fmt: skip
+        judged, accepted = out.stats.judged.sum(0).tolist(), out.stats.accepted.sum(0).tolist()
+        must(min(judged[:3]) > 10, "little was judged: little was tested")
+        must(accepted[:2] == judged[:2], f"{drafter.name}: {accepted} accepted of {judged} judged")
+        must(accepted[2] == 0, "a head that is always wrong was right")
 
 
 SETTINGS = Sampling(temperature=[0.7, 1.3, 0.0, 1.0, 0.9], top_k=5)
@@ -178,4 +210,7 @@ def far_tail(rig: Rig) -> None:
     must(int(out.tokens[0, 0]) == id_, f"id {int(out.tokens[0, 0])} from the tail instead of {id_}")
 
 
-CHECKS = (greedy, rounds, always_right, right_in_turn, coupled, neighbours, zero_uniform, far_tail)
+CHECKS = (
+    greedy, rounds, always_right, right_in_turn, heads_in_place, coupled, neighbours, zero_uniform,
+    far_tail,
+)  # fmt: skip

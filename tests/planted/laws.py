@@ -10,7 +10,8 @@ import numpy as np
 
 from eval import toy
 from specjax import Sampling, testing, verify
-from specjax.drafters import first_of, ngram
+from specjax.drafters import MedusaParams, first_of, medusa, ngram
+from specjax.heads import MedusaConfig
 from tests import support
 from tests.planted.rig import Rig, must_follow
 
@@ -144,6 +145,27 @@ def part(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "a draft vocabulary", rule, drafting, samples, table=TABLE)
 
 
+def scripted_heads(config: MedusaConfig, seed: int) -> MedusaParams:
+    """Medusa heads that read a scripted target's only feature, a hash of the whole prefix.
+
+    Logits are the hash, as a number below 1, times a vector of each head's own.
+    """
+    heads, size = {}, (config.num_heads, 1, config.draft_vocab_size)
+    vectors = np.random.default_rng(seed).normal(0, 4, size) / 2**32
+    for i in range(config.num_heads):
+        zeros = {f"block_{i}_0": jnp.zeros([1, 1]), f"block_{i}_0_bias": jnp.zeros([1])}
+        heads |= zeros | {f"projection_{i}": jnp.asarray(vectors[i], jnp.float32)}
+    return MedusaParams(heads, jnp.arange(config.draft_vocab_size, dtype=jnp.int32))
+
+
+def heads(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Medusa heads: each node drawn from its own head's law, whatever the others drew."""
+    config = MedusaConfig(target_width=1, num_heads=K, num_blocks=1, draft_vocab_size=VOCAB)
+    params = scripted_heads(config, seed=6)
+    drafting = {"drafter": rig.drafter(medusa(config)), "drafter_params": params}
+    check(rig, "Medusa heads", rule, drafting, samples, table=TABLE, prompt=(1, 2))
+
+
 def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     """Prompt lookup: every token given, none drawn."""
     prompt = (0, 1, 2, 0, 1)
@@ -162,4 +184,4 @@ def in_turn(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "drafters in turn", rule, drafting, samples, table=TABLE, prompt=prompt)
 
 
-INSTANCES = (iid, context, partial, mixed, part, sticky, lookup, in_turn)
+INSTANCES = (iid, context, partial, mixed, part, sticky, heads, lookup, in_turn)

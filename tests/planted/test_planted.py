@@ -103,6 +103,8 @@ _QUICK = {
     "sticky-token",
     "sticky-block",
     "partial-block",
+    "heads-token",
+    "heads-block",
     "lookup-token",
     "in_turn-token",
     "in_turn-block",

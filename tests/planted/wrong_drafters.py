@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -62,5 +63,69 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
             return drafter.update(params, state, context, record)
 
         return drafter._replace(update=update)
+
+    return {"drafter": turn}
+
+
+def _updating(change: Callable[[Any, Any], Any]) -> Parts:
+    """A drafter whose update sees another record: ``change(context, record)``."""
+
+    def turn(drafter: Any) -> Any:
+        def update(params: Any, state: Any, context: Any, record: Any) -> Any:
+            return drafter.update(params, state, context, change(context, record))
+
+        return drafter._replace(update=update)
+
+    return {"drafter": turn}
+
+
+@FAULTS.add(identity.heads_in_place)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Medusa heads draft shifted by one: head n guesses node n + 1."""
+
+    def turn(drafter: Any) -> Any:
+        def propose(*arguments: Any) -> Any:
+            draft, state, cache = drafter.propose(*arguments)
+            return draft._replace(tokens=jnp.roll(draft.tokens, 1, 1)), state, cache
+
+        return drafter._replace(propose=propose)
+
+    return {"drafter": turn}
+
+
+@FAULTS.add(identity.heads_in_place)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Medusa heads go on from the last node drafted, accepted or not."""
+
+    def change(context: Any, record: Any) -> Any:
+        path = jnp.broadcast_to(record.draft.length[:, None], record.verdict.path.shape)
+        return record._replace(verdict=record.verdict._replace(path=path))
+
+    return _updating(change)
+
+
+@FAULTS.add(identity.heads_in_place)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """Medusa heads go on from the node before the last accepted one."""
+
+    def change(context: Any, record: Any) -> Any:
+        path = jnp.maximum(record.verdict.path - 1, 0)
+        return record._replace(verdict=record.verdict._replace(path=path))
+
+    return _updating(change)
+
+
+@FAULTS.add(laws.heads, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A Medusa head's token is tested against the q of another head."""
+
+    def turn(drafter: Any) -> Any:
+        def propose(*arguments: Any) -> Any:
+            draft, state, cache = drafter.propose(*arguments)
+            # The last row stays zero: of a draft that is accepted whole.
+            probs = draft.probs.at[:, :-1].set(jnp.roll(draft.probs[:, :-1], 1, 1))
+            return draft._replace(probs=probs), state, cache
+
+        return drafter._replace(propose=propose)
 
     return {"drafter": turn}

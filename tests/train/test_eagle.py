@@ -12,6 +12,7 @@ from specjax.heads.eagle import EagleHead
 from specjax.models.transformer import embed_tokens, output_rows
 from tests.drafters.test_eagle import CONFIGS, IDS, MODEL, TARGET, K, head_of, weights
 from train import eagle, features, losses
+from train.asked import Asked, objective
 
 
 def slots_of(name: str, tokens: np.ndarray, segment: np.ndarray, position: np.ndarray, mask=None):
@@ -36,7 +37,7 @@ def slots_of(name: str, tokens: np.ndarray, segment: np.ndarray, position: np.nd
     )
 
 
-def unroll(name: str, slots: eagle.Slots, steps: int) -> list[eagle.Asked]:
+def unroll(name: str, slots: eagle.Slots, steps: int) -> list[Asked]:
     head = {n: x for n, x in head_of(name).head.items() if not n.endswith("_panels")}
     rows = output_rows(weights(), jnp.asarray(IDS))
     return eagle.unroll(CONFIGS[name], head, rows, slots, steps)
@@ -109,7 +110,7 @@ def test_the_loss_is_a_mean_over_supervised_tokens(loss: str) -> None:
     means = []
     for text, (segment, position) in ((tokens, one), (twice, two)):
         asked = unroll("3", slots_of("3", text, segment, position), 2)
-        total, sums = eagle.objective(CONFIGS["3"], asked, loss=loss, decay=0.8, feature_weight=0.0)
+        total, sums = objective(asked, loss=loss, decay=0.8)
         means.append([total / sums["weight"], *(sums[n] / sums["weight"] for n in sorted(sums))])
     np.testing.assert_allclose(*means, rtol=1e-4)
 

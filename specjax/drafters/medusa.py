@@ -1,0 +1,139 @@
+"""Medusa heads as drafter: a chain whose tokens are guessed all at once, from one feature.
+
+Cai et al. 2024, "Medusa" (arXiv:2401.10774), as a chain.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters.prepared import Rows, prepared
+from specjax.heads.medusa import MedusaConfig, MedusaHeads
+
+
+class MedusaParams(NamedTuple):
+    """What the drafter is given as ``drafter_params``.
+
+    Attributes:
+      heads: parameters of ``MedusaHeads``.
+      ids: int32 ``[Vd]``, ascending: the target's ids of the draft vocabulary.
+      rows: the target's output matrix at these ids, ``[W, Vd]``, and its panels or None; None for
+        heads that have their own.
+    """
+
+    heads: Any
+    ids: Array
+    rows: Rows | None = None
+
+
+def medusa_params(
+    config: MedusaConfig, heads: Any, ids: ArrayLike, target_params: Any
+) -> MedusaParams:
+    """Loaded heads (``heads.formats.load``) as the drafter wants them.
+
+    Heads without an output matrix get the target's rows.
+
+    Args:
+      config: the heads'.
+      heads: their parameters.
+      ids: int ``[Vd]``, their draft vocabulary.
+      target_params: the target's parameters, whose dtype they take.
+    """
+    wants_rows = config.projection == "target"
+    return MedusaParams(*prepared(heads, ids, target_params, wants_rows=wants_rows))
+
+
+class MedusaState(NamedTuple):
+    """What the heads stand on between rounds.
+
+    Attributes:
+      feature: ``[B, W]``, the target's stream at the last slot that it has computed.
+      known: bool ``[B]``, whether there is such a slot.
+    """
+
+    feature: Array
+    known: Array
+
+
+@cache
+def medusa(config: MedusaConfig, k: int | None = None) -> Drafter:
+    """Drafts a chain of k tokens, token n by head n, with one pass over all heads.
+
+    The heads read the target's feature at the slot before the pending token, so they don't know the
+    pending token either: head 1 guesses what follows it. Greedy each takes its best token. Sampled,
+    each draws from its own q, whatever the others drew: the draft's law is the product of these,
+    and that is the q the verifier gets, so token and block verification keep the target's law.
+
+    State: invariant between rounds: ``feature`` is that of slot ``length - 2``, the last one the
+    target's cache holds. Without any (a one-token prompt) it drafts nothing.
+
+    Args:
+      config: the heads'; ``drafter_params`` are their ``MedusaParams``.
+      k: draft tokens a round; by default one for each head.
+
+    Returns:
+      The drafter.
+
+    Raises:
+      ValueError: for k below 1 or above the number of heads.
+    """
+    if k is None:
+        return medusa(config, config.num_heads)
+    if not 1 <= k <= config.num_heads:
+        raise ValueError(
+            f"medusa: k={k}; it must be 1 to {config.num_heads}, the number of heads "
+            "(drafter=None decodes plainly)"
+        )
+    model = MedusaHeads(config)
+
+    def init(params: Params, prefill: Prefill) -> MedusaState:
+        if not isinstance(params.drafter, MedusaParams):
+            what = type(params.drafter).__name__
+            raise ValueError(f"medusa: drafter_params is a {what}; give what medusa_params makes")
+        last = jnp.maximum(prefill.length - 2, 0)
+        return MedusaState(_at(cast(Array, prefill.features), last), prefill.length > 1)
+
+    def propose(
+        params: Params, state: MedusaState, context: Context, limit: Array
+    ) -> tuple[Draft, MedusaState, Any]:
+        heads, ids, rows = params.drafter
+        limit = jnp.where(state.known, limit, 0)
+
+        def drawn() -> tuple[Array, Array | None]:
+            arguments: Any = state.feature, rows, k
+            logits: Any = model.apply({"params": heads}, *arguments, method=MedusaHeads.logits)
+            pairs = [context.draw(logits[:, node], node + 1, ids) for node in range(k)]
+            tokens, laws = zip(*pairs, strict=True)
+            if laws[0] is None:
+                return jnp.stack(tokens, 1), None
+            return jnp.stack(tokens, 1), jnp.stack([*laws, jnp.zeros_like(laws[0])], 1)
+
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(drawn))
+        tokens, probs = lax.cond(jnp.max(limit) > 0, drawn, lambda: nothing)
+        return Draft(tokens, limit, probs), state, context.cache
+
+    def update(params: Params, state: MedusaState, context: Context, record: Record) -> MedusaState:
+        del params
+        # A round commits the path up to some node and one token more, which is pending then. (A
+        # cut at an EOS ends earlier, a frozen row commits nothing.)
+        gained = record.length - context.length
+        last = jnp.maximum(gained - 1, 0)
+        node = jnp.take_along_axis(record.verdict.path, last[:, None], 1)[:, 0]
+        new = _at(cast(Array, record.features), node).astype(state.feature.dtype)
+        moved = gained > 0
+        feature = jnp.where(moved[:, None], new, state.feature)
+        return MedusaState(feature, state.known | moved)
+
+    return Drafter(init, propose, update, k, config.layers, name="Medusa")
+
+
+def _at(features: Array, slot: Array) -> Array:
+    """``features [B, M, W]`` at ``slot [B]``: ``[B, W]``."""
+    return jnp.take_along_axis(features, slot[:, None, None], 1)[:, 0]

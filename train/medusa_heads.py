@@ -1,0 +1,188 @@
+"""Trains Medusa heads for a frozen target (Medusa-1).
+
+  python -m train.medusa_heads --config=configs/medusa_smollm2.py --workdir=runs/medusa
+      [--config.data=FOLDER] [--config.loop.steps=N] [--config.smoke] [--multihost] [--profile=S:N]
+
+The data are token shards of the target's own answers (scripts/generate_data.py). Leaves the heads
+in the workdir's best/ (and last/), with curves, checkpoints and results.json; the same command goes
+on where a killed run stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from eval import results
+from specjax.heads import MedusaConfig, MedusaHeads, formats
+from specjax.heads.medusa import projection_names
+from specjax.models.transformer import output_rows
+from train import asked, cli, loop, medusa, start
+from train.features import FINAL
+from train.losses import BY_NAME
+from train.material import Material, MaterialSettings
+
+TARGET = "target"
+
+
+@dataclasses.dataclass(frozen=True)
+class MedusaSettings(MaterialSettings):
+    """What is trained, and how; on what: see ``MaterialSettings``.
+
+    Attributes:
+      cached_layers: the streams in the feature cache, the last of them -1, which the heads read;
+        more than that one to use the cache of another head, such as (10, 20, 29, -1).
+      num_heads: heads, each for a token further on.
+      num_blocks: residual blocks of a head.
+      draft_vocab_size: the most frequent tokens the heads draft from; 0: all.
+      projection: see ``MedusaConfig``: "own", "shared" or "target".
+      tree: see ``MedusaConfig``.
+      start: "target": blocks of zero, so that every head says what the target does, and output
+        matrices that are the target's rows; or the folder of heads to go on from.
+      loss: a name in ``losses.BY_NAME``.
+      decay: weight of each further head's loss.
+      smoke: a run of seconds that does everything once.
+    """
+
+    cached_layers: tuple[int, ...]
+    num_heads: int
+    num_blocks: int
+    draft_vocab_size: int
+    projection: str
+    tree: tuple[tuple[int, ...], ...]
+    start: str
+    loss: str
+    decay: float
+    smoke: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cached_layers[-1:] != (FINAL,):
+            raise ValueError(
+                f"config.cached_layers={self.cached_layers}; the last one must be {FINAL}, the "
+                "stream after the final norm, which the heads read"
+            )
+        if self.loss not in BY_NAME:
+            known = ", ".join(BY_NAME)
+            raise ValueError(f"config.loss={self.loss!r}; it must be one of {known}")
+        self.heads(1, self.draft_vocab_size or sys.maxsize)
+
+    def heads(self, width: int, vocab: int) -> MedusaConfig:
+        """The heads for a target of some width, with a draft vocabulary of some size.
+
+        Raises:
+          ValueError: a setting they can't have; names it.
+        """
+        sizes = width, self.num_heads, self.num_blocks, vocab
+        try:
+            return MedusaConfig(*sizes, self.projection, self.tree)
+        except ValueError as error:
+            raise ValueError(f"config.{error}") from error
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The streams of the target to compute, or to find in the cache."""
+        return self.cached_layers if self.features == "cached" else (FINAL,)
+
+
+def read(config: Mapping[str, Any]) -> MedusaSettings:
+    """Settings from a config; its ``loop`` (and ``mesh``, which is in it too) is the loop's own.
+
+    Raises:
+      ValueError: a missing or an unknown key, or a value that can't be; names it.
+    """
+    values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
+    if "cached_layers" in values:
+        values["cached_layers"] = tuple(values["cached_layers"])
+    if "tree" in values:
+        values["tree"] = tuple(
+            tuple(path) if isinstance(path, list | tuple) else path for path in values["tree"]
+        )
+    return results.read(MedusaSettings, values)
+
+
+def run(config: Mapping[str, Any], workdir: str) -> loop.Summary:
+    """Trains the heads; see ``MedusaSettings`` for the config.
+
+    Raises:
+      ValueError: a setting, a data set or a model that can't be used.
+    """
+    s = read(config)
+    loop_config = ConfigDict(config["loop"])
+    if s.smoke:
+        loop.smoke(loop_config)
+    return loop.fit(make_task(s, workdir), loop_config, workdir)
+
+
+def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
+    """What the loop trains.
+
+    Args:
+      s: the settings.
+      workdir: of the run.
+    """
+    material = Material(s, s.layers, workdir)
+    model = material.model
+    ids = start.draft_vocabulary("" if s.start == TARGET else s.start, s.draft_vocab_size, material)
+    config = s.heads(model.width, len(ids))
+    rows = output_rows(material.params, jnp.asarray(ids))
+    frozen = {
+        "rows": rows,
+        "known": jnp.asarray(np.isin(np.arange(model.vocab_size), ids)),
+        "target": material.frozen,
+    }
+
+    def objective(heads: Any, frozen: Any, batch: Any) -> tuple[jax.Array, asked.Sums]:
+        streams = material.features(frozen["target"], batch)
+        slots = medusa.slots_of(config, frozen["known"], batch, streams)
+        dtype = jax.tree.leaves(heads)[0].dtype
+        answers = medusa.unroll(config, heads, frozen["rows"].astype(dtype), slots)
+        return asked.objective(answers, loss=s.loss, decay=s.decay)
+
+    def loss(heads: Any, frozen: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, asked.Sums]:
+        del key
+        return objective(heads, frozen, batch)
+
+    def evaluate(heads: Any, frozen: Any, batch: Any) -> asked.Sums:
+        total, sums = objective(heads, frozen, batch)
+        return {**sums, "loss": total}
+
+    return loop.Task(
+        init=lambda key: initial(s, config, rows, key),
+        loss=loss,
+        frozen=frozen,
+        batch=material.batch,
+        evaluate=evaluate,
+        held_out=material.held_out(),
+        fingerprint=material.fingerprint() | {"heads": str(config), "loss": s.loss},
+        tokens_per_batch=material.tokens_per_batch,
+        export=lambda heads, to: formats.save(to, config, heads, ids, model.vocab_size),
+    )
+
+
+def initial(s: MedusaSettings, config: MedusaConfig, rows: jax.Array, key: jax.Array) -> Any:
+    """The heads' first parameters, float32.
+
+    Args:
+      s: the settings; ``start`` decides.
+      config: the heads'.
+      rows: ``[W, Vd]``, the target's output matrix at the draft vocabulary.
+      key: for the parameters' shapes; nothing of it is left in them.
+    """
+    if s.start != TARGET:
+        return start.parameters(s.start, config)
+    one = jnp.zeros([1, config.target_width], jnp.float32)
+    heads = dict(MedusaHeads(config).init(key, one, (rows.astype(jnp.float32), None))["params"])
+    copies = {name: jnp.array(rows, jnp.float32) for name in projection_names(config)}
+    return heads | copies
+
+
+if __name__ == "__main__":
+    cli.main(run)

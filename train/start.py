@@ -1,0 +1,43 @@
+"""Going on from a head that is on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from specjax.heads import formats
+from train import vocabulary
+from train.material import Material
+
+
+def parameters(folder: str, config: formats.HeadConfig) -> Any:
+    """The parameters of a head, float32.
+
+    Args:
+      folder: of the head.
+      config: of the head to train.
+
+    Raises:
+      ValueError: a folder that holds another kind of head.
+    """
+    loaded, head, _ = formats.load(folder)
+    if loaded != config:
+        raise ValueError(f"config.start={folder!r} holds {loaded}; this run trains {config}")
+    return head
+
+
+def draft_vocabulary(folder: str, size: int, material: Material) -> np.ndarray:
+    """The most frequent tokens of the data; a head that is trained on keeps its own.
+
+    Args:
+      folder: of the head to go on from; "": of none.
+      size: Vd of a new head; see ``vocabulary.most_frequent``.
+      material: what is trained on.
+
+    Returns:
+      int32 ``[Vd]``, ascending.
+    """
+    if folder:
+        return formats.load(folder)[2]
+    return vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
