@@ -16,6 +16,7 @@ from eval.synthetic import synthetic
 from specjax import Sampling, verify
 from specjax.draft import Drafter
 from specjax.drafters import (
+    DraftModelParams,
     check_same_tokenizer,
     draft_model,
     eagle,
@@ -26,7 +27,8 @@ from specjax.drafters import (
     ngram,
 )
 from specjax.heads import EagleConfig, MedusaConfig, formats
-from specjax.models import ModelConfig
+from specjax.models import ModelConfig, students
+from specjax.target import Target
 from specjax.verify import Verifier
 
 if TYPE_CHECKING:
@@ -116,12 +118,12 @@ class Models(NamedTuple):
 
     Attributes:
       target: the target.
-      draft: the draft model; None: a copy of the target.
+      draft: the draft model and its parameters; None: a copy of the target.
       heads: the heads that modes ask for, by their names in ``HEADS``.
     """
 
     target: Chat
-    draft: Chat | None = None
+    draft: tuple[Target, Any] | None = None
     heads: Mapping[str, Head] = {}
 
 
@@ -142,9 +144,9 @@ def _lookup(settings: Settings, models: Models) -> Drafting:
 
 
 def _draft_model(settings: Settings, models: Models) -> Drafting:
-    model = models.draft or models.target
-    drafter = draft_model(model.target, settings.k)
-    return Drafting(drafter, model.params, always_k=True, is_copy=models.draft is None)
+    model, params = models.draft or (models.target.target, models.target.params)
+    drafter = draft_model(model, settings.k)
+    return Drafting(drafter, params, always_k=True, is_copy=models.draft is None)
 
 
 def _head(name: str, settings: Settings, models: Models) -> Drafting:
@@ -198,8 +200,7 @@ def load(settings: Settings, dtype: Any) -> Models:
     target = chats.load(settings.target, dtype)
     draft = None
     if settings.draft and "draft_model" in settings.drafting:
-        draft = chats.load(settings.draft, dtype)
-        check_pair(target, draft)
+        draft = load_draft(settings.draft, target, dtype)
     heads = {}
     for name in HEADS:
         if name in settings.drafting:
@@ -227,6 +228,26 @@ def make(settings: Settings, models: Models) -> list[Mode]:
         for name in names
         if not (drafting[name].is_copy and temperature and 0 in settings.temperatures)
     ]
+
+
+def load_draft(name: str, target: Chat, dtype: Any = None) -> tuple[Target, Any]:
+    """A draft model, and its parameters as ``draft_model`` takes them.
+
+    Args:
+      name: a folder or a hub id of a whole model, or the folder of a distilled one
+        (``models.students``), which borrows of the target.
+      target: the target.
+      dtype: of a whole model's weights; None: the device's.
+
+    Raises:
+      ValueError: it can't be used, or doesn't belong to the target; says why.
+    """
+    if students.is_student(name):
+        model, params, ids = students.load(name, target.params, target.config)
+        return model, DraftModelParams(params, ids)
+    draft = chats.load(name, dtype)
+    check_pair(target, draft)
+    return draft.target, draft.params
 
 
 def check_pair(target: Chat, draft: Chat) -> None:

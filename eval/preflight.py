@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ from eval.modes import HEADS
 from eval.settings import Settings
 from specjax import device
 from specjax.heads import formats
-from specjax.models import ModelConfig, loading, transformer_target
+from specjax.models import ModelConfig, loading, students, transformer_target
 
 # A pass that takes this many times its floor waits for something else than memory.
 LAUNCH_BOUND = 3.0
@@ -43,7 +45,7 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
     }
     if "draft_model" in settings.drafting:
         draft = _config(settings.draft) if settings.draft else target
-        weights = _weight_bytes(draft, dtype) if settings.draft else 0
+        weights = _draft_bytes(settings.draft, draft, dtype) if settings.draft else 0
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
     for name, head in heads.items():
@@ -62,12 +64,22 @@ def _weight_bytes(config: ModelConfig, dtype: jnp.dtype) -> int:
     return copies * config.num_parameters * dtype.itemsize
 
 
+def _draft_bytes(name: str, config: ModelConfig, dtype: jnp.dtype) -> int:
+    """A draft model's weights; of a distilled one what it does not share with the target."""
+    if not students.is_student(name):
+        return _weight_bytes(config, dtype)
+    return _file_bytes(pathlib.Path(name) / "model.safetensors", dtype)
+
+
 def _head_bytes(name: str, folder: str, dtype: jnp.dtype) -> int:
-    """A head's weights, which its file holds in two bytes each; panels as for small models."""
     try:
-        file = formats.weights_file(folder)
+        return _file_bytes(formats.weights_file(folder), dtype)
     except ValueError as error:
         raise ValueError(f"config.{name}.folder={folder!r} holds no head: {error}") from error
+
+
+def _file_bytes(file: pathlib.Path, dtype: jnp.dtype) -> int:
+    """Weights that a file holds in two bytes each; panels as for small models."""
     copies = 2 if jax.default_backend() == "cpu" else 1
     return copies * file.stat().st_size * dtype.itemsize // 2
 

@@ -130,9 +130,9 @@ def run(
 
 def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
     """The drafter as arguments of ``specjax.stream``."""
-    from eval import chat as chats
     from eval import modes
     from specjax.drafters import draft_model, ngram
+    from specjax.heads import formats
 
     if name == "none":
         return {}
@@ -140,10 +140,13 @@ def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
         return {"drafter": ngram(10 if k is None else k, n_max=5, n_min=2, growth=2)}
     if "/" not in name and not pathlib.Path(name).is_dir():
         raise ValueError(f"--drafter={name}: give ngram, none, a folder or a hub id (owner/name)")
-    draft = chats.load(name)
-    modes.check_pair(chat, draft)
-    drafter = draft_model(draft.target, 5 if k is None else k)
-    return {"drafter": drafter, "drafter_params": draft.params}
+    if formats.is_head(name):
+        head = modes.load_head(name, chat.config)
+        drafting = head.drafting(4 if k is None else k, chat.params)
+        return {"drafter": drafting.drafter, "drafter_params": drafting.params}
+    model, params = modes.load_draft(name, chat)
+    drafter = draft_model(model, 5 if k is None else k)
+    return {"drafter": drafter, "drafter_params": params}
 
 
 def _report(

@@ -82,6 +82,15 @@ def load(folder: str | os.PathLike[str]) -> Loaded:
     return _eagle(path, about, tensors) if layout is None else _medusa(path, about, tensors, layout)
 
 
+def is_head(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a head, and no model."""
+    folder = pathlib.Path(folder)
+    if not (folder / "config.json").is_file():
+        return False
+    about = _about(folder)
+    return medusa_format.layout_of(about) is not None or "eagle_config" in about
+
+
 def weights_file(folder: str | os.PathLike[str]) -> pathlib.Path:
     """The file of a head's tensors.
 

@@ -195,6 +195,23 @@ def test_preflight_downloads_the_config_alone(folder, tmp_path, monkeypatch):
     assert asked == [("own/er", ["config.json"]), ("other/one", ["config.json"])]
 
 
+def test_a_distilled_draft_model_is_a_mode(folder, tmp_path):
+    student = tiny.make_student(tmp_path / "student", folder)
+    modes_used = ("plain", "draft_model")
+    config = make_config(folder, tmp_path, modes=modes_used, draft=str(student), turns=1)
+    config.temperatures = (0.0,)
+    assert "draft weights" in preflight.table(settings.read(config), slots=2048, memory=2**30)
+    assert speedup.run(config, tmp_path / "out") == []
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    row = next(r for r in rows if r["mode"] == "draft_model" and r["category"] == "all")
+    assert row["label"] == "draft model k=2" and not row["is_copy"]
+    assert row["acceptance_rate"] > 0.9
+    other = tiny.make_folder(tmp_path / "other", hidden_size=16)
+    config.target = str(other)
+    with pytest.raises(ValueError, match=r"a target of width=32; this target's is 16"):
+        speedup.run(config, tmp_path / "out2")
+
+
 def test_a_head_that_cannot_be_used_is_named(folder, head, medusa, tmp_path):
     def run(head, target=folder, mode="eagle"):
         config = make_config(target, tmp_path, modes=("plain", mode))

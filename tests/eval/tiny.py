@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from specjax.heads import EagleConfig, MedusaConfig, MedusaHeads, formats
+from specjax.models import loading, students
 from train import eagle_init
 
 CONFIG = {
@@ -78,6 +79,20 @@ def make_medusa(folder: pathlib.Path) -> pathlib.Path:
     one = np.zeros([1, config.target_width], np.float32)
     heads = MedusaHeads(config).init(jax.random.key(0), one)["params"]
     formats.save(folder, config, heads, ids, vocab)
+    return folder
+
+
+def make_student(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Writes a draft model of all blocks of that model, as if distilled; returns the folder.
+
+    Its draft vocabulary is all ids but one, so a draft is refused only where that one belongs.
+    """
+    model = loading.read_config(target)
+    layers, size = range(model.num_layers), model.vocab_size - 1
+    params = loading.load_params(target, model, panels=False)
+    own = students.from_target(params, layers)
+    ids = np.arange(size, dtype=np.int32)
+    students.save(folder, students.config_of(model, layers, size), own, ids)
     return folder
 
 

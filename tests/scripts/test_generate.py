@@ -30,6 +30,18 @@ def test_the_drafter_changes_the_passes_and_not_the_answer(folder, capsys):
     assert "model and tokenizer:" in err
 
 
+def test_a_folder_may_hold_a_head_or_a_distilled_model(folder, tmp_path, capsys):
+    plain, _ = answer(folder, capsys, drafter="none")
+    for drafter, k in (
+        (tiny.make_head(tmp_path / "head"), None),
+        (tiny.make_medusa(tmp_path / "medusa"), 2),
+    ):
+        assert answer(folder, capsys, drafter=str(drafter), k=k)[0] == plain
+    student = tiny.make_student(tmp_path / "student", folder)
+    text, err = answer(folder, capsys, drafter=str(student), k=3)
+    assert text == plain and "20 tokens in 5 target passes" in err
+
+
 def test_a_seed_repeats_a_sampled_answer(folder, capsys):
     first = answer(folder, capsys, temperature=1.0, seed=1)[0]
     assert answer(folder, capsys, temperature=1.0, seed=1)[0] == first
