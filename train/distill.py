@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from specjax.target import Target
 from train import asked
 from train.asked import Asked, Sums, shift
-from train.features import visible
+from train.features import FINAL, visible
 
 
 def ask(
@@ -40,12 +39,17 @@ def ask(
     """
     tokens, segment = batch["tokens"], batch["segment"]
     cache = model.init_cache(*tokens.shape, params["embed"].dtype)
-    logits, _, _ = model.apply(
-        params, tokens, cache, positions=batch["position"], mask=visible(segment)
+    _, output, _ = model.apply(
+        params,
+        tokens,
+        cache,
+        positions=batch["position"],
+        mask=visible(segment),
+        layers=(FINAL,),
     )
-    probs = jax.nn.softmax((final.astype(rows.dtype) @ rows).astype(jnp.float32))
+    assert output is not None
     where = asked.supervised(batch["mask"], segment, known[tokens], 1)
-    return Asked(*where, probs, logits)
+    return Asked(*where, output, rows, final, rows, ahead=0)
 
 
 def objective(said: Asked, segment: Array, *, loss: str, positions: int) -> tuple[Array, Sums]:
@@ -63,9 +67,10 @@ def objective(said: Asked, segment: Array, *, loss: str, positions: int) -> tupl
       after it. (The text is the target's own: up to the first miss it is what the draft model would
       have read in decoding, so one pass answers for every position.)
     """
-    total, sums = asked.objective([said], loss=loss, decay=1.0)
-    hit = said.known & (jnp.argmax(said.logits, -1) == jnp.argmax(said.probs, -1))
-    alive, length = hit, jnp.zeros([], jnp.float32)
+    judged = asked.judge([said], loss)
+    total, sums = asked.summed([said], judged, decay=1.0)
+    alive = hit = judged[0].hit
+    length = jnp.zeros([], jnp.float32)
     for ahead in range(positions):
         alive = alive & shift(hit, ahead) & (shift(segment, ahead) == segment)
         length = length + jnp.sum(alive, dtype=jnp.float32)

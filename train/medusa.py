@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jax import Array
 
-from specjax.heads.medusa import MedusaConfig, MedusaHeads
-from train.asked import Asked, shift, supervised
+from specjax.heads.medusa import MedusaConfig, MedusaHeads, projection_names
+from train.asked import Asked, supervised
 
 
 class Slots(NamedTuple):
@@ -64,14 +62,14 @@ def unroll(config: MedusaConfig, params: Any, rows: Array, slots: Slots) -> list
       One entry a head.
     """
     final = slots.final.astype(rows.dtype)
-    probs = jax.nn.softmax((final @ rows).astype(jnp.float32))
     variables: Any = {"params": params}
-    logits: Any = MedusaHeads(config).apply(
-        variables, final, (rows, None), method=MedusaHeads.logits
-    )
+    streams: Any = MedusaHeads(config).apply(variables, final, method=MedusaHeads.streams)
+    names = projection_names(config) or [None]
     out = []
-    for head in range(config.num_heads):
+    for head, stream in enumerate(streams):
         # Two on from the slot is the token that the first head is asked for.
         where = supervised(slots.mask, slots.segment, slots.known, 2 + head)
-        out.append(Asked(*where, shift(probs, 1 + head), logits[..., head, :]))
+        name = names[head % len(names)]  # an own matrix, or one for all
+        matrix = rows if name is None else params[name]
+        out.append(Asked(*where, stream, matrix, final, rows, ahead=1 + head))
     return out

@@ -143,8 +143,7 @@ class MedusaHeads(nn.Module):
         Returns:
           float32 ``[..., n, Vd]``.
         """
-        heads = self.blocks[:num_heads]
-        streams = [self._stream(blocks, features) for blocks in heads]
+        streams = self.streams(features, num_heads)
         if self.config.projection == "own":
             pairs = zip(streams, self.projections, strict=False)
             return jnp.stack([linear(x, *own, out_dtype=jnp.float32) for x, own in pairs], -2)
@@ -153,6 +152,10 @@ class MedusaHeads(nn.Module):
             raise ValueError("heads without an output matrix of their own need the target's rows")
         x = jnp.stack(streams, -2).astype(matrix[0].dtype)
         return linear(x, *matrix, out_dtype=jnp.float32)
+
+    def streams(self, features: Array, num_heads: int | None = None) -> list[Array]:
+        """What the first heads' blocks make of the features: ``[..., W]`` each, before a matrix."""
+        return [self._stream(blocks, features) for blocks in self.blocks[:num_heads]]
 
     def _stream(self, blocks: list[tuple[Matrix, Array]], x: Array) -> Array:
         for matrix, bias in blocks:

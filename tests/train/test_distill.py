@@ -104,8 +104,9 @@ def test_the_accept_length_is_the_mean_run_of_hits(seed: int) -> None:
     known = counts & (rng.random(shape) < 0.9)
     truth = rng.integers(0, 5, shape)
     said = np.where(rng.random(shape) < 0.7, truth, rng.integers(0, 5, shape))
-    given = (np.eye(5, dtype=np.float32)[x] for x in (truth, said))
-    given = Asked(*map(jnp.asarray, (counts, known, *given)))
+    truth_, said_ = (jnp.asarray(np.eye(5, dtype=np.float32)[x]) for x in (truth, said))
+    where, same = (jnp.asarray(counts), jnp.asarray(known)), jnp.eye(5)
+    given = Asked(*where, said_, same, truth_, same, ahead=0)
     _, sums = distill.objective(given, jnp.asarray(segment.copy()), loss="ce", positions=3)
     hit = known & (truth == said)
     lengths = []
