@@ -15,6 +15,7 @@ from configs import speedup_smollm2
 
 def get_config() -> ml_collections.ConfigDict:
     config = speedup_smollm2.get_config()
+    config.modes = ("plain", "prompt_lookup", "draft_model")
     config.target = "meta-llama/Llama-3.1-8B-Instruct"
     config.draft = "meta-llama/Llama-3.2-1B-Instruct"
     # An accelerator has time for more of everything.

@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.target = "smollm2"  # a folder, a hub id, or the default model
     config.draft = ""  # no trained draft yet: a second copy of the target, as a check
     # Names out of eval/modes.py.
-    config.modes = ("plain", "prompt_lookup", "draft_model")
+    config.modes = ("plain", "prompt_lookup", "draft_model", "eagle", "first_of")
     config.temperatures = (0.0, 1.0)
     config.verifier = "block"  # at temperatures above 0
     config.k = 5
@@ -34,8 +34,8 @@ def get_config() -> ml_collections.ConfigDict:
     ngram.match = "recent"
 
     config.eagle = eagle = ml_collections.ConfigDict()
-    eagle.folder = ""  # of a head; "": none, and no such mode
-    eagle.k = 4
+    eagle.folder = "checkpoints/smollm2-135m-eagle3"
+    eagle.k = 3
 
     config.medusa = medusa = ml_collections.ConfigDict()
     medusa.folder = ""  # of heads; likewise

@@ -14,6 +14,7 @@ from configs import speedup_smollm2
 
 def get_config() -> ml_collections.ConfigDict:
     config = speedup_smollm2.get_config()
+    config.modes = ("plain", "prompt_lookup", "draft_model")
     config.target = "HuggingFaceTB/SmolLM2-360M-Instruct"
     config.draft = "HuggingFaceTB/SmolLM2-135M-Instruct"
     return config
