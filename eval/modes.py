@@ -6,6 +6,7 @@ A further one is an entry of ``MAKERS``, and its name in config.modes.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,7 +74,7 @@ class Mode:
         if self.drafter is None:
             return self.name
         # "draft model (llama)": the model is named above the tables.
-        title = "target as draft" if self.is_copy else self.drafter.name.partition(" (")[0]
+        title = "target as draft" if self.is_copy else re.sub(r" \([^)]*\)", "", self.drafter.name)
         text = f"{title} k={self.k}" + (" (check)" if self.is_copy else "")
         return text if self.verifier.lossless else f"{text}, {self.verifier.name}, NOT LOSSLESS"
 
@@ -105,6 +106,12 @@ class Head(NamedTuple):
     def mode(self) -> str:
         """Its name in ``HEADS``."""
         return next(name for name, kind in HEADS.items() if isinstance(self.config, kind.config))
+
+    @property
+    def default_k(self) -> int:
+        """Draft tokens a round where nobody says how many."""
+        heads = self.config.num_heads if isinstance(self.config, MedusaConfig) else 3
+        return min(3, heads)
 
     def drafting(self, k: int, target_params: Any) -> Drafting:
         """The drafter of k tokens a round, and its parameters."""

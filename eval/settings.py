@@ -195,6 +195,11 @@ def _check_first_of(s: Settings) -> None:
             raise ValueError(
                 f"config.first_of.modes holds {name!r}; choose from {', '.join(names)}"
             )
+    if "first_of" in s.modes and "draft_model" in s.first_of.modes and not s.draft:
+        raise ValueError(
+            "config.first_of.modes holds 'draft_model', but config.draft is empty, and a copy of "
+            "the target is no drafter: give config.draft"
+        )
     if not s.first_of.modes:
         raise ValueError(f"config.first_of.modes is empty; name some of {', '.join(names)}")
     if s.first_of.n_min > s.ngram.n_max:

@@ -57,7 +57,7 @@ def run(
     Args:
       prompt: what to ask.
       target: a folder, a hub id, or "smollm2", the default model.
-      drafter: "ngram", "none", or a draft model's folder or hub id.
+      drafter: "ngram", "none", a draft model's folder or hub id, or the folder of a head.
       k: draft tokens a round.
       temperature: 0 takes the most probable token.
       max_new_tokens: most tokens of the answer.
@@ -142,7 +142,7 @@ def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
         raise ValueError(f"--drafter={name}: give ngram, none, a folder or a hub id (owner/name)")
     if formats.is_head(name):
         head = modes.load_head(name, chat.config)
-        drafting = head.drafting(4 if k is None else k, chat.params)
+        drafting = head.drafting(head.default_k if k is None else k, chat.params)
         return {"drafter": drafting.drafter, "drafter_params": drafting.params}
     model, params = modes.load_draft(name, chat)
     drafter = draft_model(model, 5 if k is None else k)
@@ -165,8 +165,12 @@ def _define_flags() -> None:
     """Defines the flags: here and not at import, where they would clash with other scripts'."""
     flags.DEFINE_string("prompt", None, "What to ask.")
     flags.DEFINE_string("target", "smollm2", "The default model, a folder, or a hub id.")
-    flags.DEFINE_string("drafter", "ngram", "ngram, none, or a draft model's folder or hub id.")
-    flags.DEFINE_integer("k", None, "Draft tokens a round; by default 10, a draft model's 5.")
+    flags.DEFINE_string(
+        "drafter", "ngram", "ngram, none, a draft model's folder or hub id, or a head's folder."
+    )
+    flags.DEFINE_integer(
+        "k", None, "Draft tokens a round; by default 10, a draft model's 5, a head's 3."
+    )
     flags.DEFINE_float("temperature", 0.0, "0 takes the most probable token.")
     flags.DEFINE_integer("max_new_tokens", 256, "Most tokens of the answer.")
     flags.DEFINE_integer("seed", 0, "Of the noise, at a temperature above 0.")

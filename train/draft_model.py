@@ -81,7 +81,6 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
         total, sums = measured(own, frozen, batch)
         return {**sums, "loss": total}
 
-    about = {"draft": str(config), "layers": list(s.layers), "start": s.start, "loss": s.loss}
     return loop.Task(
         init=lambda key: _initial(s, config, before, params, key),
         loss=loss,
@@ -89,7 +88,7 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
         batch=material.batch,
         evaluate=evaluate,
         held_out=material.held_out(),
-        fingerprint=material.fingerprint() | about,
+        fingerprint=material.fingerprint(ids) | {"draft": str(config)},
         tokens_per_batch=material.tokens_per_batch,
         export=lambda own, to: students.save(to, config, own, draft_ids),
     )

@@ -64,5 +64,6 @@ def read(config: Mapping[str, Any]) -> DraftSettings:
     """
     values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
     for name in ("layers", "cached_layers"):
-        values[name] = tuple(values.get(name, ()))
+        if name in values:
+            values[name] = tuple(values[name])
     return results.read(DraftSettings, values)

@@ -76,7 +76,6 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         total, sums = asked.objective(unrolled(head, frozen, batch, s.eval_steps), **how)
         return {**sums, "loss": total}
 
-    about = {"head": str(config), "steps": s.steps, "loss": s.loss}
     return loop.Task(
         init=lambda key: initial(s, config, model, params, rows, key),
         loss=loss,
@@ -84,7 +83,7 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         batch=material.batch,
         evaluate=evaluate,
         held_out=material.held_out(),
-        fingerprint=material.fingerprint() | about,
+        fingerprint=material.fingerprint(ids) | {"head": str(config)},
         tokens_per_batch=material.tokens_per_batch,
         export=lambda head, to: formats.save(to, config, head, ids, model.vocab_size),
     )

@@ -10,7 +10,7 @@ from eval import results
 from specjax.heads.eagle import EagleConfig
 from specjax.models import ModelConfig
 from train.losses import BY_NAME
-from train.material import MaterialSettings
+from train.material import MaterialSettings, not_negative
 
 STARTS = ("target", "random")
 
@@ -59,6 +59,7 @@ class EagleSettings(MaterialSettings):
         for name in ("steps", "eval_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"config.{name}={getattr(self, name)}; it must be at least 1")
+        not_negative(decay=self.decay, feature_weight=self.feature_weight)
         if self.loss not in BY_NAME:
             known = ", ".join(BY_NAME)
             raise ValueError(f"config.loss={self.loss!r}; it must be one of {known}")
@@ -71,7 +72,9 @@ def read(config: Mapping[str, Any]) -> EagleSettings:
       ValueError: a missing or an unknown key, or a value that can't be; names it.
     """
     values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
-    return results.read(EagleSettings, {**values, "layers": tuple(values.get("layers", ()))})
+    if "layers" in values:
+        values["layers"] = tuple(values["layers"])
+    return results.read(EagleSettings, values)
 
 
 def head_config(s: EagleSettings, model: ModelConfig, vocab: int) -> EagleConfig:

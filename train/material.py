@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
@@ -31,7 +32,7 @@ class MaterialSettings:
       length: tokens a packed row.
       batch: rows a step.
       held_out: fraction of the documents that is only evaluated on.
-      held_out_rows: most rows of them that are.
+      held_out_rows: rows of them that are, at most, rounded up to whole batches.
       seed: of the split and of the order.
     """
 
@@ -62,6 +63,13 @@ class MaterialSettings:
                 "--config=configs/generate_data_smollm2.py --workdir=runs/data, and give that "
                 "folder"
             )
+
+
+def not_negative(**values: float) -> None:
+    """Raises ValueError where a setting is below 0."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"config.{name}={value}; it must be 0 or more")
 
 
 class Material:
@@ -143,15 +151,22 @@ class Material:
             out["features"] = self._store.read(chosen + offset)
         return out
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What a checkpoint depends on here."""
-        s = self._settings
+    def fingerprint(self, ids: np.ndarray) -> dict[str, Any]:
+        """What a checkpoint depends on: all settings but where things are, and what is there.
+
+        Args:
+          ids: int32 ``[Vd]``, the draft vocabulary.
+        """
+        settings = {
+            name: value
+            for name, value in dataclasses.asdict(self._settings).items()
+            if name not in ("target", "data", "features", "feature_store", "smoke")
+        }
         return {
             "target": fingerprint.target(self.folder),
             "data": fingerprint.text(str(self.documents.manifest)),
-            "batch": s.batch,
-            "length": s.length,
-            "supervise": s.supervise,
+            "draft_vocabulary": fingerprint.text(str(ids.tolist())),
+            **json.loads(json.dumps(settings)),
         }
 
     @property

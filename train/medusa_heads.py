@@ -27,7 +27,7 @@ from specjax.models.transformer import output_rows
 from train import asked, cli, loop, medusa, start
 from train.features import FINAL
 from train.losses import BY_NAME
-from train.material import Material, MaterialSettings
+from train.material import Material, MaterialSettings, not_negative
 
 TARGET = "target"
 
@@ -69,6 +69,7 @@ class MedusaSettings(MaterialSettings):
                 f"config.cached_layers={self.cached_layers}; the last one must be {FINAL}, the "
                 "stream after the final norm, which the heads read"
             )
+        not_negative(decay=self.decay)
         if self.loss not in BY_NAME:
             known = ", ".join(BY_NAME)
             raise ValueError(f"config.loss={self.loss!r}; it must be one of {known}")
@@ -161,7 +162,7 @@ def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
         batch=material.batch,
         evaluate=evaluate,
         held_out=material.held_out(),
-        fingerprint=material.fingerprint() | {"heads": str(config), "loss": s.loss},
+        fingerprint=material.fingerprint(ids) | {"heads": str(config)},
         tokens_per_batch=material.tokens_per_batch,
         export=lambda heads, to: formats.save(to, config, heads, ids, model.vocab_size),
     )

@@ -21,7 +21,7 @@ def parameters(folder: str, config: formats.HeadConfig) -> Any:
     Raises:
       ValueError: a folder that holds another kind of head.
     """
-    loaded, head, _ = formats.load(folder)
+    loaded, head, _ = _load(folder)
     if loaded != config:
         raise ValueError(f"config.start={folder!r} holds {loaded}; this run trains {config}")
     return head
@@ -39,5 +39,12 @@ def draft_vocabulary(folder: str, size: int, material: Material) -> np.ndarray:
       int32 ``[Vd]``, ascending.
     """
     if folder:
-        return formats.load(folder)[2]
+        return _load(folder)[2]
     return vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
+
+
+def _load(folder: str) -> formats.Loaded:
+    try:
+        return formats.load(folder)
+    except ValueError as error:
+        raise ValueError(f"config.start={folder!r} is no head to go on from: {error}") from error

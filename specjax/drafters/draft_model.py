@@ -96,7 +96,8 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
             logits, _, cache = model.apply(own, last, cache)
             return logits[:, 0], cache
 
-        first, cache = _catch_up(model, own, state.cache, context)
+        asked = jnp.max(limit) > 0  # else another drafter speaks: what it says can wait
+        first, cache = _catch_up(model, own, state.cache, context, asked)
         draft, cache = draw_chain(context, limit, k, first, cache, step, ids)
         return draft, DraftModelState(cache, draft.tokens, draft.length), context.cache
 
@@ -123,11 +124,14 @@ def _parts(params: Params) -> tuple[Any, Array | None]:
     return given.model, None if given.ids is None else jnp.asarray(given.ids, jnp.int32)
 
 
-def _catch_up(model: Target, params: Any, cache: Cache, context: Context) -> tuple[Array, Cache]:
+def _catch_up(
+    model: Target, params: Any, cache: Cache, context: Context, asked: Array
+) -> tuple[Array, Cache]:
     """Feeds the tokens the model has not seen, two a pass; the logits after the pending token.
 
     Returns:
-      logits ``[B, V']``, and the cache with ``length`` entries.
+      logits ``[B, V']``, and the cache with ``length`` entries; unless ``asked``, zeros, and the
+      cache as it was.
     """
     end, offset = context.length, jnp.arange(2, dtype=jnp.int32)
     cache = model.rollback(cache, end - 1)  # the pending token is fed in any case
@@ -143,7 +147,7 @@ def _catch_up(model: Target, params: Any, cache: Cache, context: Context) -> tup
 
     shape = jax.eval_shape(feed, cache, None)[1]
     cache, logits = lax.while_loop(
-        lambda carry: jnp.any(carry[0].length < end),
+        lambda carry: asked & jnp.any(carry[0].length < end),
         lambda carry: feed(*carry),
         (cache, jnp.zeros(shape.shape, shape.dtype)),
     )

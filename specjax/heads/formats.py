@@ -35,7 +35,7 @@ def save(
     vocab_size: int,
     layout: str = medusa_format.VLLM,
 ) -> None:
-    """Writes a head, matrices in bfloat16: all of it or nothing.
+    """Writes a head, matrices in bfloat16: whole files, each beside its place and then renamed.
 
     Args:
       folder: made if it isn't there; files of other names in it stay.
@@ -88,7 +88,8 @@ def is_head(folder: str | os.PathLike[str]) -> bool:
     if not (folder / "config.json").is_file():
         return False
     about = _about(folder)
-    return medusa_format.layout_of(about) is not None or "eagle_config" in about
+    named = any("Eagle" in str(name) for name in about.get("architectures") or ())
+    return medusa_format.layout_of(about) is not None or "eagle_config" in about or named
 
 
 def weights_file(folder: str | os.PathLike[str]) -> pathlib.Path:

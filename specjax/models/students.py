@@ -98,7 +98,7 @@ def save(
     own: Mapping[str, Any],
     ids: NDArray[np.int32] | None,
 ) -> None:
-    """Writes a student, matrices in bfloat16: all of it or nothing.
+    """Writes a student, matrices in bfloat16: whole files, each beside its place and then renamed.
 
     Args:
       folder: made if it isn't there; files of other names in it stay.

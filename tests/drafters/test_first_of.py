@@ -60,6 +60,25 @@ def test_who_follows_is_not_asked_where_a_row_has_its_draft() -> None:
     assert asked == [[0, 3, 0, 3]]
 
 
+def test_a_model_that_is_not_asked_does_no_work() -> None:
+    """Passes of the draft model, counted where they run."""
+    passes = []
+
+    def apply(*arguments: Any, **more: Any) -> tuple:
+        jax.debug.callback(lambda: passes.append(1))
+        return TARGET.apply(*arguments, **more)
+
+    model = TARGET._replace(apply=apply, name="watched")
+    first = scripts(True, True, True, True)
+    run = start(testing.oracle(3), draft_model(model, 2), params=(first, TABLE))
+    jax.effects_barrier()
+    passes.clear()
+    run = specjax.decode(run, rounds=2)
+    run.state.length.block_until_ready()
+    jax.effects_barrier()
+    assert not passes and int(run.state.stats.accepted.sum()) > 0
+
+
 def test_given_and_drawn_drafts_stand_in_one_batch() -> None:
     params = (scripts(True, False, True, False), TABLE)
     run = start(

@@ -61,6 +61,10 @@ def test_names_given_as_one_text_are_split():
             "config.first_of.modes holds 'plain'; choose from prompt",
         ),
         ({"first_of__modes": ()}, "config.first_of.modes is empty"),
+        (
+            {"modes": ("plain", "first_of"), "first_of__modes": ("prompt_lookup", "draft_model")},
+            "a copy of the target is no drafter: give config.draft",
+        ),
         ({"first_of__n_min": 0}, "config.first_of.n_min=0"),
         ({"first_of__n_min": 6}, "config.first_of.n_min=6 is above config.ngram.n_max=5"),
         ({"eagle__k": 0}, "config.eagle.k=0"),

@@ -92,7 +92,10 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A hole in the draft model's cache after a full run: its last token is never fed."""
 
-    def catch_up(model: Target, params: Any, cache: Any, context: Any) -> tuple[Array, Any]:
+    def catch_up(
+        model: Target, params: Any, cache: Any, context: Any, asked: Any
+    ) -> tuple[Array, Any]:
+        del asked
         last = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, 1)
         logits, _, cache = model.apply(params, last, cache)
         return logits[:, 0], cache

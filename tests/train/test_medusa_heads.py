@@ -130,3 +130,13 @@ def test_a_head_of_another_kind_is_no_start(folder, shards, tmp_path) -> None:  
     config = config_of(folder, shards, start=str(other), features="online")
     with pytest.raises(ValueError, match=r"holds EagleConfig\(.*this run trains MedusaConfig"):
         medusa_heads.run(config, str(tmp_path / "run"))
+
+
+def test_a_run_goes_on_with_its_own_settings_alone(folder, shards, tmp_path) -> None:  # noqa: F811
+    how = {"features": "online"}
+    medusa_heads.run(config_of(folder, shards, **how), str(tmp_path))
+    medusa_heads.run(config_of(folder, shards, **how), str(tmp_path))
+    changes = {"seed": 7, "held_out": 0.5, "decay": 0.1, "supervise": "all", "held_out_rows": 4}
+    for name, value in changes.items():
+        with pytest.raises(ValueError, match=name):
+            medusa_heads.run(config_of(folder, shards, **how, **{name: value}), str(tmp_path))
