@@ -45,10 +45,10 @@ def get_config() -> ml_collections.ConfigDict:
     in_turn.modes = ("prompt_lookup", "eagle")
     in_turn.n_min = 3  # what is shorter goes to the head
 
-    config.max_new_tokens = 80
+    config.max_new_tokens = 64
     config.repeats = 1
     config.article_new_tokens = 192  # the two prompts of the project's article
-    config.article_repeats = 3
+    config.article_repeats = 2
     config.sampled_per_category = 1  # 0: all
     config.copy_prompts = 1
 
