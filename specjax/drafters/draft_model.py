@@ -108,7 +108,8 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
         # The model has seen the pending token and all tokens of its draft but the last. By the
         # row's own draft length: what a row computes next must not depend on its neighbours.
         same = (state.drafted == record.draft.tokens[:, :k]).astype(jnp.int32)
-        true = jnp.minimum(record.verdict.accepted, jnp.sum(jnp.cumprod(same, 1), 1))
+        run = jnp.sum(jnp.cumprod(same, 1, dtype=jnp.int32), 1, dtype=jnp.int32)
+        true = jnp.minimum(record.verdict.accepted, run)
         seen = jnp.minimum(true, jnp.maximum(state.length - 1, 0))
         length = jnp.minimum(context.length + seen, record.length - 1)
         return state._replace(cache=model.rollback(state.cache, length))

@@ -87,6 +87,15 @@ def right_in_turn(rig: Rig) -> None:
     out = rig.sample(rig.scripted(VOCAB), TABLE, PROMPTS, max_new_tokens=BUDGET, **drafting)
     rate = specjax.stats.acceptance_rate(out.stats)
     must(rate == 1, f"the text itself and the target, drafting in turn, have {rate:.1%} accepted")
+    # A model that is often wrong; what it fed while another row asked it must not be believed.
+    same = {"drafter": drafting["drafter"], "max_new_tokens": BUDGET, "max_length": 64}
+    both = jnp.asarray(texts), CLOSE
+    whole = rig.sample(rig.scripted(VOCAB), TABLE, PROMPTS, drafter_params=both, **same)
+    for row, prompt in enumerate(PROMPTS):
+        own = jnp.asarray(texts[row : row + 1]), CLOSE
+        alone = rig.sample(rig.scripted(VOCAB), TABLE, [prompt], drafter_params=own, **same)
+        equal = np.array_equal(alone.stats.accepted[0], whole.stats.accepted[row])
+        must(equal, f"row {row} has other drafts accepted beside the others than alone")
 
 
 RING = (np.arange(VOCAB) + 2) % VOCAB
