@@ -67,7 +67,10 @@ def start(name: str, prompts: Any = PROMPTS, **arguments: Any) -> specjax.sample
     return specjax.start(TARGET, weights(), prompts, **{**values, **arguments})
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("1", "3.1") else pytest.param(n, marks=pytest.mark.long) for n in CONFIGS],
+)
 def test_between_rounds_the_state_is_made_of_true_features(name: str) -> None:
     """Whatever was accepted, the head stands where a fresh one stands that read the text so far."""
     seen, rounds = set(), 0
@@ -145,8 +148,15 @@ def test_drafts_are_of_the_draft_vocabulary() -> None:
         assert (drafted[number, np.arange(K), tokens[row]] > 0).all()
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize(
+    ("short", "rule"),
+    [
+        (True, "block"),
+        (False, "token"),
+        pytest.param(True, "token", marks=pytest.mark.long),
+        pytest.param(False, "block", marks=pytest.mark.long),
+    ],
+)
 def test_the_law_of_two_tokens_is_the_target_s(rule: str, short: bool) -> None:
     """Chi-square on pairs through the loop; drafts from 18 of 24 tokens."""
     rows, prompt = 8192, [3, 8, 2] if not short else [3]
