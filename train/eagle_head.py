@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from specjax.heads import formats
 from specjax.models.transformer import output_rows
@@ -33,11 +32,7 @@ def run(config: Mapping[str, Any], workdir: str) -> loop.Summary:
     Raises:
       ValueError: a setting, a data set or a model that can't be used.
     """
-    s = read(config)
-    loop_config = ConfigDict(config["loop"])
-    if s.smoke:
-        loop.smoke(loop_config)
-    return loop.fit(make_task(s, workdir), loop_config, workdir)
+    return loop.run(config, workdir, read, make_task)
 
 
 def make_task(s: EagleSettings, workdir: str) -> loop.Task:

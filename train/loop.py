@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from specjax import device
 from train import checkpoint, finish, optim, settings, step
@@ -32,6 +33,26 @@ from train.trace import Trace
 from train.watch import Watch
 
 __all__ = ["LoopSettings", "NonFiniteError", "Summary", "Task", "defaults", "fit", "smoke"]
+
+
+def run(
+    config: Mapping[str, Any],
+    workdir: str,
+    read: Callable[[Mapping[str, Any]], Any],
+    make_task: Callable[[Any, str], Task],
+) -> Summary:
+    """What every training command does with its config.
+
+    Args:
+      config: of the command; ``loop`` holds the loop's settings.
+      workdir: of the run.
+      read: the command's settings of the rest, with ``smoke``.
+      make_task: what to train, of those and the workdir.
+    """
+    given, own = read(config), ConfigDict(config["loop"])
+    if given.smoke:
+        smoke(own)
+    return fit(make_task(given, workdir), own, workdir)
 
 
 def fit(

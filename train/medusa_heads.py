@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from eval import results
 from specjax.heads import MedusaConfig, MedusaHeads, formats
@@ -115,11 +114,7 @@ def run(config: Mapping[str, Any], workdir: str) -> loop.Summary:
     Raises:
       ValueError: a setting, a data set or a model that can't be used.
     """
-    s = read(config)
-    loop_config = ConfigDict(config["loop"])
-    if s.smoke:
-        loop.smoke(loop_config)
-    return loop.fit(make_task(s, workdir), loop_config, workdir)
+    return loop.run(config, workdir, read, make_task)
 
 
 def make_task(s: MedusaSettings, workdir: str) -> loop.Task:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from specjax.heads.eagle import EagleConfig
 from specjax.models.config import read_rope
+from specjax.models.saving import rope_json
 
 FILE = "model.safetensors"
 _FLAGS = ("norm_features", "norm_output", "norm_before_residual")
@@ -126,17 +127,6 @@ def ids_of(
 
 def config_json(config: EagleConfig, vocab_size: int) -> dict[str, Any]:
     """What config.json holds."""
-    rope = config.rope
-    scaling: dict[str, Any] | None = None
-    if rope.scaling != "default":
-        scaling = {"rope_type": rope.scaling, "factor": rope.factor}
-    if rope.scaling == "llama3":
-        scaling = {
-            **(scaling or {}),
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-            "original_max_position_embeddings": rope.original_positions,
-        }
     return {
         "architectures": ["LlamaForCausalLMEagle3" if config.version == 3 else "LlamaForCausalLM"],
         "model_type": "llama",
@@ -149,8 +139,7 @@ def config_json(config: EagleConfig, vocab_size: int) -> dict[str, Any]:
         "intermediate_size": config.ffn_width,
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": rope.base,
-        "rope_scaling": scaling,
+        **rope_json(config.rope),
         "vocab_size": vocab_size,
         "draft_vocab_size": config.draft_vocab_size,
         "tie_word_embeddings": False,

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +15,11 @@ import ml_dtypes
 import numpy as np
 import safetensors
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from specjax.heads import eagle_format, medusa_format
 from specjax.heads.eagle import EagleConfig
 from specjax.heads.medusa import MedusaConfig
+from specjax.models import saving
 
 HeadConfig = EagleConfig | MedusaConfig
 Loaded = tuple[HeadConfig, dict[str, Any], NDArray[np.int32]]
@@ -60,7 +58,7 @@ def save(
         tensors = eagle_format.to_file(config, head)
         maps, file = eagle_format.maps(ids, vocab_size), eagle_format.FILE
     stored = {name: _stored(value) for name, value in tensors.items()}
-    _write(pathlib.Path(folder), file, about, stored | maps)
+    saving.write(folder, about, stored | maps, file)
 
 
 def load(folder: str | os.PathLike[str]) -> Loaded:
@@ -129,22 +127,6 @@ def _medusa(
     _check(path, tensors, medusa_format.shapes(config, layout, medusa_format.has_bias(about)))
     heads = medusa_format.from_file(config, _wide(tensors), ids, layout)
     return config, heads, np.sort(ids)
-
-
-def _write(
-    folder: pathlib.Path, file: str, about: Mapping[str, Any], tensors: dict[str, np.ndarray]
-) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = pathlib.Path(tempfile.mkdtemp(prefix=".head-", dir=folder))
-    try:
-        save_file(tensors, beside / file)
-        text = json.dumps(about, indent=2)
-        (beside / "config.json").write_text(text + "\n", encoding="utf-8")
-        for name in ("config.json", file):
-            (beside / name).chmod(0o644)
-            (beside / name).replace(folder / name)
-    finally:
-        shutil.rmtree(beside)
 
 
 def _about(folder: pathlib.Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def to_hf(config: ModelConfig, dtype: DTypeLike) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_eps,
-        **_rope(config.rope),
+        **rope_json(config.rope),
         "attention_bias": config.out_bias,
         "mlp_bias": config.mlp_bias,
         "tie_word_embeddings": config.tied,
@@ -66,7 +66,7 @@ def to_hf(config: ModelConfig, dtype: DTypeLike) -> dict[str, Any]:
     return out
 
 
-def _rope(rope: RopeConfig) -> dict[str, Any]:
+def rope_json(rope: RopeConfig) -> dict[str, Any]:
     """In the spelling that transformers 4 and 5 both read."""
     scaling: dict[str, Any] | None = None
     if rope.scaling != "default":
@@ -102,24 +102,28 @@ def tensors_of(
 
 
 def write(
-    folder: str | os.PathLike[str], config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+    folder: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    file: str = "model.safetensors",
 ) -> None:
-    """Writes ``config.json`` and ``model.safetensors``: both in full beside, then into place.
+    """Writes ``config.json`` and the tensors: both in full beside, then into place.
 
     Args:
       folder: made if it isn't there; files of other names in it stay.
       config: what the JSON file holds.
       tensors: what the other one does.
+      file: its name.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     beside = pathlib.Path(tempfile.mkdtemp(prefix=".model-", dir=folder))
     try:
         # transformers refuses a file that doesn't say whose tensors it holds.
-        save_file(dict(tensors), beside / "model.safetensors", metadata={"format": "pt"})
+        save_file(dict(tensors), beside / file, metadata={"format": "pt"})
         text = json.dumps(config, indent=2)
         (beside / "config.json").write_text(text + "\n", encoding="utf-8")
-        for name in ("config.json", "model.safetensors"):
+        for name in ("config.json", file):
             (beside / name).chmod(0o644)
             (beside / name).replace(folder / name)
     finally:
