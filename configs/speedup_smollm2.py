@@ -35,14 +35,25 @@ def get_config() -> ml_collections.ConfigDict:
     config.eagle = eagle = ml_collections.ConfigDict()
     eagle.folder = "checkpoints/smollm2-135m-eagle3"
     eagle.k = 3
+    eagle.min_prob = 0.0
 
     config.medusa = medusa = ml_collections.ConfigDict()
     medusa.folder = ""  # of heads; likewise
     medusa.k = 4
+    medusa.min_prob = 0.0
+
+    config.corpus = corpus = ml_collections.ConfigDict()
+    corpus.folder = ""  # of a table; likewise
+    corpus.k = 8
+    corpus.min_prob = 0.2  # a draft goes on as long as it is at least this probable
+    corpus.min_first = 0.0
+    corpus.min_count = 1
+    corpus.sampled = False
 
     config.first_of = in_turn = ml_collections.ConfigDict()
     in_turn.modes = ("prompt_lookup", "eagle")
     in_turn.n_min = 3  # what is shorter goes to the head
+    in_turn.min_first = 0.0  # what the corpus is less sure of, likewise
 
     config.max_new_tokens = 56
     config.repeats = 1

@@ -17,8 +17,12 @@ from eval.synthetic import synthetic
 from specjax import Sampling, verify
 from specjax.draft import Drafter
 from specjax.drafters import (
+    CorpusTable,
     DraftModelParams,
     check_same_tokenizer,
+    corpus,
+    corpus_params,
+    corpus_table,
     draft_model,
     eagle,
     eagle_params,
@@ -28,7 +32,7 @@ from specjax.drafters import (
     ngram,
 )
 from specjax.heads import EagleConfig, MedusaConfig, formats
-from specjax.models import ModelConfig, students
+from specjax.models import ModelConfig, fingerprint, students
 from specjax.target import Target
 from specjax.verify import Verifier
 
@@ -113,11 +117,12 @@ class Head(NamedTuple):
         heads = self.config.num_heads if isinstance(self.config, MedusaConfig) else 3
         return min(3, heads)
 
-    def drafting(self, k: int, target_params: Any) -> Drafting:
+    def drafting(self, k: int, target_params: Any, min_prob: float = 0.0) -> Drafting:
         """The drafter of k tokens a round, and its parameters."""
         kind = HEADS[self.mode]
         params = kind.params(self.config, self.weights, self.ids, target_params)
-        return Drafting(kind.drafter(self.config, k), params, always_k=True)
+        drafter = kind.drafter(self.config, k, min_prob=min_prob)
+        return Drafting(drafter, params, always_k=not min_prob)
 
 
 class Models(NamedTuple):
@@ -127,11 +132,13 @@ class Models(NamedTuple):
       target: the target.
       draft: the draft model and its parameters; None: a copy of the target.
       heads: the heads that modes ask for, by their names in ``HEADS``.
+      corpus: the corpus table.
     """
 
     target: Chat
     draft: tuple[Target, Any] | None = None
     heads: Mapping[str, Head] = {}
+    corpus: CorpusTable | None = None
 
 
 class Drafting(NamedTuple):
@@ -157,14 +164,22 @@ def _draft_model(settings: Settings, models: Models) -> Drafting:
 
 
 def _head(name: str, settings: Settings, models: Models) -> Drafting:
-    k = getattr(settings, name).k
-    return models.heads[name].drafting(k, models.target.params)
+    s = getattr(settings, name)
+    return models.heads[name].drafting(s.k, models.target.params, s.min_prob)
+
+
+def _corpus(settings: Settings, models: Models) -> Drafting:
+    s = settings.corpus
+    limits = {"min_prob": s.min_prob, "min_first": s.min_first, "min_count": s.min_count}
+    drafter = corpus(s.k, sampled=s.sampled, **limits)
+    return Drafting(drafter, corpus_params(models.corpus))
 
 
 def _first_of(settings: Settings, models: Models) -> Drafting:
     s = settings.first_of
     lookup = dataclasses.replace(settings.ngram, n_min=s.n_min)
-    settings = dataclasses.replace(settings, ngram=lookup)
+    table = dataclasses.replace(settings.corpus, min_first=s.min_first)
+    settings = dataclasses.replace(settings, ngram=lookup, corpus=table)
     parts = [MAKERS[name](settings, models) for name in s.modes]
     drafters = [part.drafter for part in parts if part.drafter]
     return Drafting(first_of(*drafters), tuple(part.params for part in parts))
@@ -174,7 +189,7 @@ class HeadKind(NamedTuple):
     """A kind of head: the class of its configuration, its drafter, and what that takes."""
 
     config: type
-    drafter: Callable[[Any, int], Drafter]
+    drafter: Callable[..., Drafter]
     params: Callable[[Any, Any, Any, Any], Any]
 
 
@@ -190,6 +205,7 @@ MAKERS: dict[str, Callable[[Settings, Models], Drafting]] = {
     "prompt_lookup": _lookup,
     "draft_model": _draft_model,
     **{name: partial(_head, name) for name in HEADS},
+    "corpus": _corpus,
     "first_of": _first_of,
 }
 
@@ -218,7 +234,10 @@ def load(settings: Settings, dtype: Any) -> Models:
                     f"config.{name}.folder={folder!r} holds a head of another kind: give it as "
                     f"config.{head.mode}.folder, and name the mode {head.mode!r}"
                 )
-    return Models(target, draft, heads)
+    table = None
+    if "corpus" in settings.drafting:
+        table = load_corpus(settings.corpus.folder, settings.target, target)
+    return Models(target, draft, heads, table)
 
 
 def make(settings: Settings, models: Models) -> list[Mode]:
@@ -235,6 +254,21 @@ def make(settings: Settings, models: Models) -> list[Mode]:
         for name in names
         if not (drafting[name].is_copy and temperature and 0 in settings.temperatures)
     ]
+
+
+def load_corpus(folder: str, name: str, target: Chat) -> CorpusTable:
+    """A corpus table of the target's tokenizer.
+
+    Args:
+      folder: of the table.
+      name: the target's, as in the settings.
+      target: the target.
+
+    Raises:
+      ValueError: it can't be used, or is of another tokenizer; says why.
+    """
+    tokenizer = fingerprint.tokenizer(chats.find(name))
+    return corpus_table.load(folder, vocab_size=target.target.vocab_size, tokenizer=tokenizer)
 
 
 def load_draft(name: str, target: Chat, dtype: Any = None) -> tuple[Target, Any]:

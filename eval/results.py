@@ -66,6 +66,13 @@ def at_least(least: int, **values: int) -> None:
             raise ValueError(f"config.{name}={value!r}; it must be an integer of at least {least}")
 
 
+def share(**values: float) -> None:
+    """Raises ValueError where a setting is no number from 0 to 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not 0 <= value <= 1:
+            raise ValueError(f"config.{name}={value!r}; it must be a number from 0 to 1")
+
+
 def table(lines: Sequence[Mapping[str, str]]) -> str:
     """A table for people: texts to the left, numbers to the right."""
     text = [any(c.isalpha() for line in lines for c in line[name]) for name in lines[0]]

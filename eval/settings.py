@@ -41,11 +41,34 @@ class HeadSettings:
 
     Attributes:
       folder: of the head (``specjax.heads.formats``); "": there is none, and no such mode.
-      k: draft tokens a round.
+      k: most draft tokens a round.
+      min_prob: how probable a draft must stay to go on; 0: always k tokens.
     """
 
     folder: str
     k: int
+    min_prob: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusSettings:
+    """A corpus table; see ``specjax.drafters.corpus``.
+
+    Attributes:
+      folder: of the table (``scripts.build_corpus``); "": there is none, and no such mode.
+      k: most draft tokens a round.
+      min_prob: how probable a draft must stay to go on.
+      min_first: how probable its first token must be; ``first_of`` has a value of its own.
+      min_count: contexts whose best continuation was seen less often are as good as unknown.
+      sampled: above temperature 0, draw from the counts; else drafts are given.
+    """
+
+    folder: str
+    k: int
+    min_prob: float
+    min_first: float
+    min_count: int
+    sampled: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +78,12 @@ class FirstOfSettings:
     Attributes:
       modes: the drafting modes asked, in this order.
       n_min: what prompt lookup trusts here, where something better than nothing follows it.
+      min_first: how probable the corpus' first token must be, likewise.
     """
 
     modes: tuple[str, ...]
     n_min: int
+    min_first: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +100,7 @@ class Settings:
       ngram: prompt lookup.
       eagle: the EAGLE head.
       medusa: the Medusa heads.
+      corpus: the corpus table.
       first_of: drafters in turn.
       max_new_tokens: budget of a prompt.
       repeats: measurements of a prompt and mode.
@@ -99,6 +125,7 @@ class Settings:
     ngram: NgramSettings
     eagle: HeadSettings
     medusa: HeadSettings
+    corpus: CorpusSettings
     first_of: FirstOfSettings
     max_new_tokens: int
     repeats: int
@@ -128,6 +155,7 @@ def read(config: Mapping[str, Any]) -> Settings:
     values["ngram"] = NgramSettings(**results.fields(NgramSettings, values["ngram"], "ngram."))
     for name in HEADS:
         values[name] = HeadSettings(**results.fields(HeadSettings, values[name], f"{name}."))
+    values["corpus"] = CorpusSettings(**results.fields(CorpusSettings, values["corpus"], "corpus."))
     in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
     values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
     values["modes"] = _words(values["modes"])
@@ -155,10 +183,11 @@ def _check(s: Settings) -> None:
             raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MAKERS)}")
     if PLAIN not in s.modes or len(set(s.modes)) != len(s.modes):
         raise ValueError(f"config.modes={s.modes}; name each once, and plain: speed-ups need it")
-    for name in HEADS:
+    for name in (*HEADS, "corpus"):
         if name in s.drafting and not getattr(s, name).folder:
+            what = "table" if name == "corpus" else "head"
             raise ValueError(
-                f"config.modes asks for {name!r}: give the head's folder, config.{name}.folder"
+                f"config.modes asks for {name!r}: give the {what}'s folder, config.{name}.folder"
             )
     if not s.temperatures or len(set(s.temperatures)) != len(s.temperatures):
         raise ValueError(f"config.temperatures={s.temperatures}; name at least one, each once")
@@ -177,7 +206,11 @@ def _check(s: Settings) -> None:
     for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
         results.at_least(least, **{f"ngram.{name}": getattr(s.ngram, name)})
     _check_first_of(s)
-    results.at_least(1, **{f"{name}.k": getattr(s, name).k for name in HEADS})
+    for name in (*HEADS, "corpus"):
+        results.at_least(1, **{f"{name}.k": getattr(s, name).k})
+        results.share(**{f"{name}.min_prob": getattr(s, name).min_prob})
+    results.at_least(1, **{"corpus.min_count": s.corpus.min_count})
+    results.share(**{"first_of.min_first": s.first_of.min_first})
     if s.ngram.match not in ("recent", "first"):
         raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")
     if s.dtype not in DTYPES:

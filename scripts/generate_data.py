@@ -36,8 +36,8 @@ from scripts.data_report import Answered, Progress, Speed, Tally, summary, table
 from scripts.journal import Answer, Journal
 from specjax import FinishReason, device
 from specjax.generate import Prompt
-from specjax.models import loading
-from train import chat_mask, data, fingerprint
+from specjax.models import fingerprint, loading
+from train import chat_mask, data
 from train.chat_mask import Turn
 
 JOURNAL = "journal.jsonl"

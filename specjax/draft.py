@@ -99,7 +99,8 @@ class Context(NamedTuple):
       draw: ``(logits [B, Vd], node, ids=None) -> (token [B], probs [B, V] | None)``: draws node
         ``node`` (1 to N) under the active settings, with its own noise. The probs are what
         ``Draft.probs`` wants; None when the verifier does not need them. Vd may differ from V
-        (padding); with ``ids [Vd]`` the logits are of these ids of the target, and no others.
+        (padding); with ``ids [Vd]``, or ``[B, Vd]``, the logits are of these ids of the target, and
+        no others.
     """
 
     tokens: Array

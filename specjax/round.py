@@ -237,14 +237,14 @@ def _context(engine: Engine, request: Request, state: State, noise: keys.Noise) 
         logits: Array, node: Array | int, ids: Array | None = None
     ) -> tuple[Array, Array | None]:
         if ids is None:
-            logits = _fit(logits, vocab)
+            return _drawn(_fit(logits, vocab), node, None)
+        ids = jnp.broadcast_to(ids, logits.shape)
         token, probs = _drawn(logits, node, ids)
-        if ids is None:
-            return token, probs
         if probs is not None:
             # Added, not set: of an id that is named twice both shares count.
-            probs = jnp.zeros([probs.shape[0], vocab], probs.dtype).at[:, ids].add(probs)
-        return ids[token], probs
+            rows = jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None]
+            probs = jnp.zeros([ids.shape[0], vocab], probs.dtype).at[rows, ids].add(probs)
+        return jnp.take_along_axis(ids, token[:, None], 1)[:, 0], probs
 
     def _drawn(logits: Array, node: Array | int, ids: Array | None) -> tuple[Array, Array | None]:
         if engine.verifier.greedy:
@@ -253,7 +253,7 @@ def _context(engine: Engine, request: Request, state: State, noise: keys.Noise) 
         if engine.verifier.coupled:
             depth = jnp.asarray(node, jnp.int32)[None] - 1  # it follows the node before it
             gumbel = keys.target_gumbel(noise, depth, vocab)[:, 0]  # by the target's ids
-            gumbel = gumbel if ids is None else gumbel[:, ids]
+            gumbel = gumbel if ids is None else jnp.take_along_axis(gumbel, ids, 1)
             return keys.argmax(jnp.log(probs) + gumbel), None
         token = keys.draw(probs, keys.uniforms(noise, node, keys.DRAFT, 2))
         return token, probs if engine.verifier.uses_q else None

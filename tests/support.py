@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ import specjax
 from eval import toy
 from specjax import cache as kv
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters import MedusaParams
+from specjax.drafters import CorpusTable, MedusaParams, corpus_table
 from specjax.heads import MedusaConfig
 from specjax.target import Target
 
@@ -224,6 +225,43 @@ def ring_heads(follows: np.ndarray, right: Sequence[bool]) -> tuple[MedusaConfig
             f"projection_{i}": jnp.eye(vocab, dtype=jnp.float32)[guess],
         }
     return config, MedusaParams(heads, jnp.arange(vocab, dtype=jnp.int32))
+
+
+# --- corpus tables ---
+
+Counts = Mapping[tuple[int, ...], Mapping[int, int]]
+
+
+def table_of(counts: Counts, doubt: Sequence[float], ranks: int = 8) -> CorpusTable:
+    """A table of contexts (tuples of 1 to N tokens, oldest first) and counts of what follows."""
+    rows = []
+    for context, follows in counts.items():
+        padded = np.full(len(doubt), -1, np.int32)
+        padded[len(doubt) - len(context) :] = context
+        hashed = corpus_table.hashes(padded[None])
+        key, check = (int(each[0, len(context) - 1]) for each in hashed)
+        best = sorted(follows.items(), key=lambda item: (-item[1], item[0]))[:ranks]
+        rows.append((key, check >> 16, sum(follows.values()), best))
+    rows.sort(key=lambda row: row[0])
+    return CorpusTable(
+        keys=np.array([row[0] for row in rows], np.uint32),
+        checks=np.array([row[1] for row in rows], np.uint16),
+        totals=np.array([row[2] for row in rows], np.uint16),
+        sizes=np.array([len(row[3]) for row in rows], np.uint8),
+        tokens=np.array([token for row in rows for token, _ in row[3]], np.uint16),
+        counts=np.array([count for row in rows for _, count in row[3]], np.uint16),
+        doubt=np.array(doubt, np.float32),
+    )
+
+
+def counts_of(texts: Sequence[Sequence[int]], orders: int) -> dict[tuple[int, ...], Counter[int]]:
+    """What follows every 1 to N tokens of texts."""
+    out: dict[tuple[int, ...], Counter[int]] = {}
+    for text in texts:
+        for at in range(1, len(text)):
+            for n in range(1, min(orders, at) + 1):
+                out.setdefault(tuple(text[at - n : at]), Counter())[text[at]] += 1
+    return out
 
 
 # --- drafters ---

@@ -137,18 +137,42 @@ def read(folder: str | os.PathLike[str]) -> Documents:
     Raises:
       ValueError: no complete data there, or a damaged file; names it and the fix.
     """
-    folder = pathlib.Path(folder)
-    manifest = _read_manifest(folder / MANIFEST)
+    manifest = read_manifest(folder)
     tokens, masks, starts, at = [], [], [np.zeros(1, np.int64)], 0
-    for shard in manifest["shards"]:
-        arrays = _read_shard(folder / shard["file"], shard)
-        tokens.append(arrays["tokens"])
-        masks.append(arrays["mask"].astype(bool))
-        starts.append(arrays["starts"][1:] + at)
-        at += len(arrays["tokens"])
+    for number in range(len(manifest["shards"])):
+        shard = read_shard(folder, manifest, number)
+        tokens.append(shard.tokens)
+        masks.append(shard.mask)
+        starts.append(shard.starts[1:] + at)
+        at += len(shard.tokens)
     return Documents(
         np.concatenate(tokens), np.concatenate(masks), np.concatenate(starts), manifest
     )
+
+
+def read_shard(folder: str | os.PathLike[str], manifest: dict[str, Any], number: int) -> Documents:
+    """Reads one shard of a folder, after a check of its checksum.
+
+    Args:
+      folder: of the shards.
+      manifest: as ``read_manifest`` gives it.
+      number: of the shard, from 0.
+
+    Raises:
+      ValueError: a damaged file; names it and the fix.
+    """
+    entry = manifest["shards"][number]
+    arrays = _read_shard(pathlib.Path(folder) / entry["file"], entry)
+    return Documents(arrays["tokens"], arrays["mask"].astype(bool), arrays["starts"], manifest)
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a folder of shards was made of.
+
+    Raises:
+      ValueError: no complete data there; says why and the fix.
+    """
+    return _read_manifest(pathlib.Path(folder) / MANIFEST)
 
 
 def split(documents: Documents, held_out: float, seed: int) -> tuple[Documents, Documents]:
@@ -174,6 +198,11 @@ def split(documents: Documents, held_out: float, seed: int) -> tuple[Documents, 
     chosen = np.zeros(count, bool)
     chosen[np.random.default_rng([seed, 0]).permutation(count)[:size]] = True
     return _select(documents, ~chosen), _select(documents, chosen)
+
+
+def first(documents: Documents, count: int) -> Documents:
+    """The first few documents, or all where there are fewer."""
+    return _select(documents, np.arange(len(documents.lengths)) < count)
 
 
 def pack(documents: Documents, length: int) -> Rows:

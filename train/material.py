@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from eval import chat as chats
-from specjax.models import ModelConfig, loading, transformer_target
-from train import data, features, fingerprint
+from specjax.models import ModelConfig, fingerprint, loading, transformer_target
+from train import data, features
 
 FEATURES = ("online", "cached")
 SUPERVISE = ("answers", "all")

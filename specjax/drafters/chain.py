@@ -1,55 +1,109 @@
-"""The loop of drafters that draw one token after another."""
+"""The loop of drafters that guess one token after another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from specjax.draft import Context, Draft
+from specjax.draft import Draft
 
-Step = Callable[[Any, Array], tuple[Array, Any]]
+
+class Guess(NamedTuple):
+    """What a drafter thinks of one token before it is drawn.
+
+    Attributes:
+      logits: ``[B, Vd]``.
+      ids: int32 ``[Vd]`` or ``[B, Vd]``, the target's ids of the logits; None: they are by them.
+      prob: float32 ``[B]``, how probable it thinks it that a token drawn from these passes; None
+        where nobody asks.
+    """
+
+    logits: Array
+    ids: Array | None = None
+    prob: Array | None = None
+
+
+Draw = Callable[..., tuple[Array, Array | None]]
+Step = Callable[[Any, Array], tuple[Guess, Any]]
 
 
 def draw_chain(
-    context: Context,
+    draw: Draw,
     limit: Array,
     k: int,
-    logits: Array,
+    guess: Guess,
     state: Any,
     step: Step,
-    ids: Array | None = None,
+    *,
+    min_prob: float = 0.0,
+    min_first: float = 0.0,
 ) -> tuple[Draft, Any]:
-    """Draws up to k tokens, each from logits that saw the one before.
+    """Draws up to k tokens, each from a guess that saw the one before.
+
+    A row's draft ends where the product of its guesses' ``prob`` falls below ``min_prob``. That is
+    decided before the token in question is drawn, from guesses and the tokens before it alone:
+    looking at the token itself would bias the output (Leviathan et al.'s rule needs the law of what
+    is submitted).
 
     Args:
-      context: draws, under the active settings.
-      limit: int32 ``[B]``, tokens of each row's draft, at most k.
+      draw: ``Context.draw``, or what chooses without drawing.
+      limit: int32 ``[B]``, the most a row may draft, at most k.
       k: tokens a draft can hold.
-      logits: ``[B, Vd]`` of the first token.
+      guess: of the first token.
       state: what ``step`` carries on.
-      step: ``(state, last [B, 1]) -> (logits [B, Vd] of the next token, state)``.
-      ids: int32 ``[Vd]``, the target's ids of the logits; None: the logits are by them.
+      step: ``(state, last [B, 1]) -> (the guess of the next token, state)``.
+      min_prob: 0 to 1; 0: a row drafts ``limit`` tokens.
+      min_first: the same for the first guess alone, where that must be surer: with less the row
+        says nothing.
 
     Returns:
-      The draft, and the state after the longest row's last step (its last token is not seen).
+      The draft, and the state after the longest row's last step (its last token is not seen, or
+      nothing came of it).
     """
-    token, probs = context.draw(logits, 1, ids)
+
+    def going_on(prob: Array, guess: Guess) -> tuple[Array, Array]:
+        prob = prob if guess.prob is None else prob * guess.prob
+        return prob, prob >= min_prob
+
+    prob, sure = going_on(jnp.ones(limit.shape, jnp.float32), guess)
+    alive = (limit > 0) & sure & (prob >= min_first)
+    token, probs = draw(guess.logits, 1, guess.ids)
     tokens = jnp.zeros([token.shape[0], k], jnp.int32).at[:, 0].set(token)
     if probs is not None:
         shape = probs.shape[0], k + 1, probs.shape[1]
         probs = jnp.zeros(shape, probs.dtype).at[:, 0].set(probs)
 
-    def body(carry: tuple) -> tuple:
-        node, tokens, probs, state = carry
-        logits, state = step(state, lax.dynamic_slice_in_dim(tokens, node - 1, 1, 1))
-        token, q = context.draw(logits, node + 1, ids)
-        tokens = tokens.at[:, node].set(token)
-        return node + 1, tokens, None if q is None else probs.at[:, node].set(q), state
+    def running(carry: tuple) -> Array:
+        node, alive, *_ = carry
+        return jnp.any(alive & (limit > node))
 
-    carry = jnp.ones([], jnp.int32), tokens, probs, state
-    carry = lax.while_loop(lambda carry: carry[0] < jnp.max(limit), body, carry)
-    _, tokens, probs, state = carry
-    return Draft(tokens, limit, probs), state
+    def body(carry: tuple) -> tuple:
+        node, alive, length, prob, tokens, probs, state = carry
+        guess, state = step(state, lax.dynamic_slice_in_dim(tokens, node - 1, 1, 1))
+        prob, sure = going_on(prob, guess)
+        alive = alive & (limit > node) & sure
+        token, q = draw(guess.logits, node + 1, guess.ids)
+        tokens = tokens.at[:, node].set(token)
+        probs = None if q is None else probs.at[:, node].set(q)
+        return node + 1, alive, length + alive.astype(jnp.int32), prob, tokens, probs, state
+
+    carry = jnp.ones([], jnp.int32), alive, alive.astype(jnp.int32), prob, tokens, probs, state
+    _, _, length, _, tokens, probs, state = lax.while_loop(running, body, carry)
+    return Draft(tokens, length, probs), state
+
+
+def largest_prob(logits: Array) -> Array:
+    """The largest probability of logits ``[..., Vd]``, whatever the settings: float32 ``[...]``."""
+    logits = logits.astype(jnp.float32)
+    return jnp.exp(jnp.max(logits, -1) - jax.nn.logsumexp(logits, -1))
+
+
+def check_prob(drafter: str, **values: float) -> None:
+    """Raises ValueError where a drafter's threshold is no number from 0 to 1; names it."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{drafter}: {name}={value}; it must be 0 (no threshold) to 1")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters.chain import draw_chain
+from specjax.drafters.chain import Guess, check_prob, draw_chain, largest_prob
 from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
 
@@ -43,7 +43,7 @@ class DraftModelState(NamedTuple):
 
 
 @cache
-def draft_model(model: Target, k: int = 5) -> Drafter:
+def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
     """Drafts a chain of k tokens with a model of its own.
 
     State: invariant between rounds: the model's cache holds ``length - 1`` true entries, or fewer
@@ -54,7 +54,9 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     Args:
       model: any Target with the target's tokenizer (``check_same_tokenizer`` checks that; a Target
         knows no tokens); its padded vocabulary may differ.
-      k: draft tokens a round.
+      k: most draft tokens a round.
+      min_prob: 0 to 1; a draft ends where the product of the model's largest probabilities falls
+        below it (see ``draw_chain``). 0: always k tokens.
 
     Returns:
       The drafter; ``drafter_params`` are the model's parameters, or ``DraftModelParams`` for a
@@ -62,12 +64,13 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
       it by the target's ids in any case.
 
     Raises:
-      ValueError: for k below 1, or a model that can't roll back.
+      ValueError: for k below 1, a probability that is none, or a model that can't roll back.
     """
     if k < 1:
         raise ValueError(
             f"draft_model: k={k}; it must be at least 1 (drafter=None decodes plainly)"
         )
+    check_prob("draft_model", min_prob=min_prob)
     if not callable(model.rollback):
         raise ValueError(f"draft_model: {model.name!r} has no rollback; its cache must forget")
 
@@ -92,13 +95,18 @@ def draft_model(model: Target, k: int = 5) -> Drafter:
     ) -> tuple[Draft, DraftModelState, Any]:
         own, ids = _parts(params)
 
-        def step(cache: Cache, last: Array) -> tuple[Array, Cache]:
+        def guess(logits: Array) -> Guess:
+            return Guess(logits, ids, largest_prob(logits) if min_prob else None)
+
+        def step(cache: Cache, last: Array) -> tuple[Guess, Cache]:
             logits, _, cache = model.apply(own, last, cache)
-            return logits[:, 0], cache
+            return guess(logits[:, 0]), cache
 
         asked = jnp.max(limit) > 0  # else another drafter speaks: what it says can wait
         first, cache = _catch_up(model, own, state.cache, context, asked)
-        draft, cache = draw_chain(context, limit, k, first, cache, step, ids)
+        draft, cache = draw_chain(
+            context.draw, limit, k, guess(first), cache, step, min_prob=min_prob
+        )
         return draft, DraftModelState(cache, draft.tokens, draft.length), context.cache
 
     def update(

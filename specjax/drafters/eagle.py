@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from specjax import cache as kv
 from specjax.cache import KVCache
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters.chain import draw_chain
+from specjax.drafters.chain import Guess, check_prob, draw_chain, largest_prob
 from specjax.drafters.prepared import prepared
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
@@ -70,7 +70,11 @@ class EagleState(NamedTuple):
 
 @cache
 def eagle(
-    config: EagleConfig, k: int = 4, *, embed: Callable[[Any, Array], Array] = embed_tokens
+    config: EagleConfig,
+    k: int = 4,
+    *,
+    min_prob: float = 0.0,
+    embed: Callable[[Any, Array], Array] = embed_tokens,
 ) -> Drafter:
     """Drafts a chain of k tokens with an EAGLE head.
 
@@ -84,17 +88,20 @@ def eagle(
 
     Args:
       config: the head's; ``drafter_params`` are its ``EagleParams``.
-      k: draft tokens a round.
+      k: most draft tokens a round.
+      min_prob: 0 to 1; a draft ends where the product of the head's largest probabilities falls
+        below it (see ``draw_chain``): a wider pass wouldn't pay. 0: always k tokens.
       embed: ``(target's parameters, tokens [B, T]) -> [B, T, Wt]``, the target's embedding.
 
     Returns:
       The drafter.
 
     Raises:
-      ValueError: for k below 1.
+      ValueError: for k below 1, or a probability that is none.
     """
     if k < 1:
         raise ValueError(f"eagle: k={k}; it must be at least 1 (drafter=None decodes plainly)")
+    check_prob("eagle", min_prob=min_prob)
     model = EagleHead(config)
 
     def run(
@@ -164,17 +171,22 @@ def eagle(
     ) -> tuple[Draft, EagleState, Any]:
         limit = jnp.where(state.cache.length > 0, limit, 0)
 
-        def step(state: EagleState, last: Array) -> tuple[Array, EagleState]:
-            output, hidden, cache = run(params, state, last, state.hidden[:, None])
-            return logits(params, output[:, 0]), EagleState(cache, output[:, 0], hidden[:, 0])
+        def guess(logits: Array) -> Guess:
+            return Guess(logits, params.drafter.ids, largest_prob(logits) if min_prob else None)
 
-        ids = params.drafter.ids
+        def step(state: EagleState, last: Array) -> tuple[Guess, EagleState]:
+            output, hidden, cache = run(params, state, last, state.hidden[:, None])
+            state = EagleState(cache, output[:, 0], hidden[:, 0])
+            return guess(logits(params, state.output)), state
+
         first = lax.cond(  # where no row asks, not even the first token is worth its matrix
             jnp.max(limit) > 0,
             lambda: logits(params, state.output),
             lambda: jnp.zeros([limit.shape[0], config.draft_vocab_size], jnp.float32),
         )
-        draft, drafted = draw_chain(context, limit, k, first, state, step, ids)
+        draft, drafted = draw_chain(
+            context.draw, limit, k, guess(first), state, step, min_prob=min_prob
+        )
         # The outputs stay those of the last true entry: a round may commit nothing.
         return draft, state._replace(cache=drafted.cache), context.cache
 

@@ -14,6 +14,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters.chain import check_prob, largest_prob
 from specjax.drafters.prepared import Rows, prepared
 from specjax.heads.medusa import MedusaConfig, MedusaHeads
 
@@ -63,7 +64,7 @@ class MedusaState(NamedTuple):
 
 
 @cache
-def medusa(config: MedusaConfig, k: int | None = None) -> Drafter:
+def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0) -> Drafter:
     """Drafts a chain of k tokens, token n by head n, with one pass over all heads.
 
     The heads read the target's feature at the slot before the pending token, so they don't know the
@@ -76,16 +77,20 @@ def medusa(config: MedusaConfig, k: int | None = None) -> Drafter:
 
     Args:
       config: the heads'; ``drafter_params`` are their ``MedusaParams``.
-      k: draft tokens a round; by default one for each head.
+      k: most draft tokens a round; by default one for each head.
+      min_prob: 0 to 1; a draft ends where the product of its heads' largest probabilities falls
+        below it. 0: always k tokens.
 
     Returns:
       The drafter.
 
     Raises:
-      ValueError: for k below 1 or above the number of heads.
+      ValueError: for k below 1 or above the number of heads, or a probability that is none.
     """
     if k is None:
-        return medusa(config, config.num_heads)
+        k = config.num_heads
+        return medusa(config, k, min_prob=min_prob) if min_prob else medusa(config, k)
+    check_prob("medusa", min_prob=min_prob)
     if not 1 <= k <= config.num_heads:
         raise ValueError(
             f"medusa: k={k}; it must be 1 to {config.num_heads}, the number of heads "
@@ -106,18 +111,22 @@ def medusa(config: MedusaConfig, k: int | None = None) -> Drafter:
         heads, ids, rows = params.drafter
         limit = jnp.where(state.known, limit, 0)
 
-        def drawn() -> tuple[Array, Array | None]:
+        def drawn() -> tuple[Array, Array, Array | None]:
             arguments: Any = state.feature, rows, k
             logits: Any = model.apply({"params": heads}, *arguments, method=MedusaHeads.logits)
+            length = limit
+            if min_prob:  # of what the heads say, before anything is drawn from it
+                sure = jnp.cumprod(largest_prob(logits), 1) >= min_prob
+                length = jnp.minimum(limit, jnp.sum(sure, 1, dtype=jnp.int32))
             pairs = [context.draw(logits[:, node], node + 1, ids) for node in range(k)]
             tokens, laws = zip(*pairs, strict=True)
             if laws[0] is None:
-                return jnp.stack(tokens, 1), None
-            return jnp.stack(tokens, 1), jnp.stack([*laws, jnp.zeros_like(laws[0])], 1)
+                return jnp.stack(tokens, 1), length, None
+            return jnp.stack(tokens, 1), length, jnp.stack([*laws, jnp.zeros_like(laws[0])], 1)
 
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(drawn))
-        tokens, probs = lax.cond(jnp.max(limit) > 0, drawn, lambda: nothing)
-        return Draft(tokens, limit, probs), state, context.cache
+        draft = Draft(*lax.cond(jnp.max(limit) > 0, drawn, lambda: nothing))
+        return draft, state, context.cache
 
     def update(params: Params, state: MedusaState, context: Context, record: Record) -> MedusaState:
         del params

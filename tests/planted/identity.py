@@ -12,7 +12,7 @@ import pytest
 import specjax
 from eval import toy
 from specjax import Sampling, keys, testing, verify
-from specjax.drafters import first_of, medusa, ngram
+from specjax.drafters import corpus, corpus_params, first_of, medusa, ngram
 from tests import support
 from tests.planted.rig import Rig, must
 
@@ -130,6 +130,21 @@ def heads_in_place(rig: Rig) -> None:
         must(accepted[2] == 0, "a head that is always wrong was right")
 
 
+def known_text(rig: Rig) -> None:
+    """A corpus that holds what the target says drafts nothing else."""
+    texts = [prompt + support.plain_greedy(TABLE, prompt, BUDGET + 4) for prompt in PROMPTS]
+    whole = support.counts_of(texts, 4)
+    sure = {context: follows for context, follows in whole.items() if len(follows) == 1}
+    params = corpus_params(support.table_of(sure, [0.0] * 4))
+    out = rig.sample(
+        rig.scripted(VOCAB), TABLE, PROMPTS, max_new_tokens=BUDGET,
+        drafter=rig.drafter(corpus(4)), drafter_params=params,
+    )  # fmt: skip
+    drafted, rate = int(out.stats.drafted.sum()), specjax.stats.acceptance_rate(out.stats)
+    must(drafted > 3 * len(PROMPTS), f"only {drafted} tokens were drafted: little was tested")
+    must(rate == 1, f"a corpus of the very text has {rate:.1%} accepted")
+
+
 SETTINGS = Sampling(temperature=[0.7, 1.3, 0.0, 1.0, 0.9], top_k=5)
 
 
@@ -220,6 +235,6 @@ def far_tail(rig: Rig) -> None:
 
 
 CHECKS = (
-    greedy, rounds, always_right, right_in_turn, heads_in_place, coupled, neighbours, zero_uniform,
-    far_tail,
+    greedy, rounds, always_right, right_in_turn, heads_in_place, known_text, coupled, neighbours,
+    zero_uniform, far_tail,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from eval import toy
 from specjax import Sampling, testing, verify
-from specjax.drafters import MedusaParams, first_of, medusa, ngram
+from specjax.drafters import MedusaParams, corpus, corpus_params, first_of, medusa, ngram
 from specjax.heads import MedusaConfig
 from tests import support
 from tests.planted.rig import Rig, must_follow
@@ -166,6 +166,18 @@ def heads(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "Medusa heads", rule, drafting, samples, table=TABLE, prompt=(1, 2))
 
 
+# What followed one and two tokens in some text, in other shares than the target's.
+COUNTED = {(0,): {0: 5, 1: 2, 2: 1}, (1,): {2: 3, 0: 3}, (2,): {1: 4}, (0, 1): {1: 7, 2: 2}}
+
+
+def counted(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drafts drawn from a corpus' counts, of any length, by the counts of what was drawn before."""
+    params = corpus_params(support.table_of(COUNTED, [1.0, 0.5]))
+    drafter = corpus(K, sampled=True, min_prob=0.45)
+    drafting = {"drafter": rig.drafter(drafter), "drafter_params": params}
+    check(rig, "a corpus' counts", rule, drafting, samples, table=TABLE)
+
+
 def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     """Prompt lookup: every token given, none drawn."""
     prompt = (0, 1, 2, 0, 1)
@@ -184,4 +196,4 @@ def in_turn(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "drafters in turn", rule, drafting, samples, table=TABLE, prompt=prompt)
 
 
-INSTANCES = (iid, context, partial, mixed, part, sticky, heads, lookup, in_turn)
+INSTANCES = (iid, context, partial, mixed, part, sticky, heads, counted, lookup, in_turn)

@@ -105,6 +105,8 @@ _QUICK = {
     "partial-block",
     "heads-token",
     "heads-block",
+    "counted-token",
+    "counted-block",
     "lookup-token",
     "in_turn-token",
     "in_turn-block",

@@ -10,14 +10,15 @@ import pytest
 from jax import Array
 
 from specjax.draft import Draft
-from specjax.verify import token
+from specjax.verify import block, token
 from tests.planted import identity, laws
-from tests.planted.fault import FIRST_OF, Faults
+from tests.planted.fault import CORPUS, FIRST_OF, Faults
 
 FAULTS = Faults()
 Parts = dict[str, Any]
 
 _RIGHT_EITHER = FIRST_OF._either  # type: ignore[attr-defined]
+_RIGHT_CHAIN = CORPUS.draw_chain
 
 
 def _drawn(draft: Draft) -> Draft:
@@ -129,3 +130,92 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
         return drafter._replace(propose=propose)
 
     return {"drafter": turn}
+
+
+def _proposing(change: Callable[[Draft, Any], Draft]) -> Parts:
+    """A drafter whose drafts are changed: ``change(draft, context)``."""
+
+    def turn(drafter: Any) -> Any:
+        def propose(params: Any, state: Any, context: Any, limit: Any) -> Any:
+            draft, state, cache = drafter.propose(params, state, context, limit)
+            return change(draft, context), state, cache
+
+        return drafter._replace(propose=propose)
+
+    return {"drafter": turn}
+
+
+@FAULTS.add(laws.counted, block)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A token drawn from a corpus' counts is dropped because it turned out improbable."""
+
+    def change(draft: Draft, context: Any) -> Draft:
+        drawn = jnp.take_along_axis(draft.probs[:, :-1], draft.tokens[:, :, None], 2)[:, :, 0]
+        kept = jnp.sum(jnp.cumprod(drawn > 0.4, 1, dtype=jnp.int32), 1, dtype=jnp.int32)
+        return draft._replace(length=jnp.minimum(draft.length, kept))
+
+    return _proposing(change)
+
+
+@FAULTS.add(laws.counted, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A corpus' most frequent continuation is chosen and passes as drawn from the counts."""
+
+    def change(draft: Draft, context: Any) -> Draft:
+        best = jnp.argmax(draft.probs[:, 0], -1).astype(jnp.int32)
+        return draft._replace(tokens=draft.tokens.at[:, 0].set(best))
+
+    return _proposing(change)
+
+
+@FAULTS.add(laws.counted, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """The counts that tokens were drawn from are not divided by their sum."""
+    return _proposing(lambda draft, context: draft._replace(probs=2 * draft.probs))
+
+
+def _reading(change: Callable[[Any], Any]) -> Parts:
+    """A drafter that sees another context: ``change(context)``."""
+
+    def turn(drafter: Any) -> Any:
+        def propose(params: Any, state: Any, context: Any, limit: Any) -> Any:
+            return drafter.propose(params, state, change(context), limit)
+
+        return drafter._replace(propose=propose)
+
+    return {"drafter": turn}
+
+
+@FAULTS.add(identity.known_text)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A corpus is asked what follows the token before the pending one."""
+    return _reading(lambda context: context._replace(length=context.length - 1))
+
+
+@FAULTS.add(identity.known_text)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A corpus is asked without the pending token."""
+
+    def change(context: Any) -> Any:
+        at = jnp.arange(context.tokens.shape[1]) == context.length[:, None] - 1
+        return context._replace(tokens=jnp.where(at, 0, context.tokens))
+
+    return _reading(change)
+
+
+@FAULTS.add(identity.known_text)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A draft goes on from the first token of itself, again and again."""
+
+    def draw_chain(
+        draw: Any, limit: Any, k: int, guess: Any, state: Any, step: Any, **more: Any
+    ) -> Any:
+        def again(state: Any, last: Any) -> Any:
+            return step(state, last)[0], state
+
+        return _RIGHT_CHAIN(draw, limit, k, guess, state, again, **more)
+
+    patch.setattr(CORPUS, "draw_chain", draw_chain)
+    # A factory gives what it gave before, unless it is asked for something new.
+    CORPUS.corpus.cache_clear()
+    return {}

@@ -1,0 +1,115 @@
+"""Counts of what follows a few tokens, shard by shard: sorted parts on disk.
+
+A part is a folder with one array an order, ``1.npy`` to ``N.npy``, of ``ROW``s in the order of
+their hashes and tokens; it gets its name when it is whole. So text of any size is counted in the
+memory of one shard, and a run that is killed goes on with the shards that have no part yet.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval import results
+from specjax.drafters import corpus_table
+from train.data import Documents
+
+ROW = np.dtype([("hash", "<u8"), ("shorter", "<u8"), ("token", "<u4"), ("count", "<u4")])
+_ABOUT = "about.json"
+
+
+class Parts:
+    """The parts of a run.
+
+    Args:
+      folder: made if it isn't there.
+      identity: what counts depend on; parts of another run are refused.
+      orders: N.
+
+    Raises:
+      ValueError: there are parts of another run; says how they differ.
+    """
+
+    def __init__(self, folder: pathlib.Path, identity: Mapping[str, Any], orders: int) -> None:
+        self.orders, self._folder = orders, folder
+        identity = json.loads(json.dumps(identity))  # tuples become lists, as in the file
+        path = folder / _ABOUT
+        if path.exists():
+            held = json.loads(path.read_text())
+            for name in sorted(set(held) | set(identity)):
+                if held.get(name) != identity.get(name):
+                    raise ValueError(
+                        f"{folder} holds counts of another run: {name} was {held.get(name)!r} and "
+                        f"is {identity.get(name)!r} now; take another --workdir or remove it"
+                    )
+        else:
+            results.write_json(path, identity)
+
+    def has(self, number: int) -> bool:
+        """Whether a shard has been counted."""
+        return self._path(number).exists()
+
+    def add(self, number: int, documents: Documents) -> None:
+        """Counts a shard."""
+        with tempfile.TemporaryDirectory(prefix=".", dir=self._folder) as beside:
+            for order, rows in enumerate(count(documents, self.orders), 1):
+                np.save(f"{beside}/{order}.npy", rows)
+            whole = pathlib.Path(beside) / "whole"
+            whole.mkdir()
+            for order in range(1, self.orders + 1):
+                shutil.move(f"{beside}/{order}.npy", whole)
+            whole.replace(self._path(number))
+
+    def read(self, order: int) -> list[NDArray[Any]]:
+        """The rows of one order, part by part, as maps of their files."""
+        paths = sorted(self._folder.glob("part-*"))
+        return [np.load(path / f"{order}.npy", mmap_mode="r") for path in paths]
+
+    def _path(self, number: int) -> pathlib.Path:
+        return self._folder / f"part-{number:05d}"
+
+
+def count(documents: Documents, orders: int) -> Iterator[NDArray[Any]]:
+    """Rows of orders 1 to N: the supervised tokens by the n tokens before each, in its document."""
+    place = np.arange(len(documents.tokens)) - np.repeat(documents.starts[:-1], documents.lengths)
+    where = np.flatnonzero(documents.mask & (place > 0))
+    contexts = before(documents, where, orders)
+    high, low = corpus_table.hashes(contexts)
+    whole = (high.astype(np.uint64) << np.uint64(32)) | low
+    tokens = documents.tokens[where].astype(np.uint32)
+    for order in range(1, orders + 1):
+        enough = place[where] >= order
+        rows = np.zeros(int(enough.sum()), ROW)
+        rows["hash"] = whole[enough, order - 1]
+        rows["shorter"] = whole[enough, order - 2] if order > 1 else 0
+        rows["token"], rows["count"] = tokens[enough], 1
+        yield summed(rows)
+
+
+def before(documents: Documents, where: NDArray[np.int64], orders: int) -> NDArray[np.int32]:
+    """int32 ``[M, N]``, the N tokens before each place; -1 where its document has fewer."""
+    slots = where[:, None] - orders + np.arange(orders)
+    starts = np.repeat(documents.starts[:-1], documents.lengths)[where]
+    inside = slots >= starts[:, None]
+    return np.where(inside, documents.tokens[np.maximum(slots, 0)], -1).astype(np.int32)
+
+
+def summed(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows in order, with one for each context and token."""
+    if not len(rows):
+        return rows
+    rows = rows[np.lexsort((rows["token"], rows["hash"]))]
+    new = np.ones(len(rows), bool)
+    new[1:] = (rows["hash"][1:] != rows["hash"][:-1]) | (rows["token"][1:] != rows["token"][:-1])
+    first = np.flatnonzero(new)
+    out = rows[first]
+    total = np.add.reduceat(rows["count"].astype(np.uint64), first)
+    out["count"] = np.minimum(total, np.iinfo(np.uint32).max)
+    return out

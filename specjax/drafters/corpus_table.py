@@ -1,0 +1,187 @@
+"""A table of what follows a few tokens in a corpus: its hashes, and the file it is kept in.
+
+Contexts are known by their hashes alone: a key of 32 bits, by which they are sorted, and a check of
+16 more, so that a context that isn't in the table is taken for one that is once in 2**48 tries a
+row. What a draft costs then is a refusal: verification never trusts a drafter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from specjax.models import saving
+
+FORMAT = "specjax corpus table, version 1"
+FILE = "model.safetensors"
+_SEEDS = 0x9E3779B9, 0x85EBCA6B  # of the key and of the check
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorpusTable:
+    """Contexts of 1 to N tokens, and the tokens that follow them most often.
+
+    Attributes:
+      keys: uint32 ``[C]``, ascending: hashes of the contexts, of all orders together.
+      checks: uint16 ``[C]``, further hashes of the same.
+      totals: uint16 ``[C]``, how often each occurred (halved with its counts until they fit).
+      sizes: uint8 ``[C]``, continuations kept of each, at least 1.
+      tokens: uint16 or uint32 ``[R]``, the continuations, context by context, the most frequent
+        first.
+      counts: uint16 ``[R]``, how often each of them occurred.
+      doubt: float32 ``[N]``: a continuation of count c, after a context of n tokens that occurred
+        t times, is expected with probability ``c / (t + doubt[n - 1])``.
+      about: what config.json says: the tokenizer's fingerprint, the text, figures.
+    """
+
+    keys: NDArray[np.uint32]
+    checks: NDArray[np.uint16]
+    totals: NDArray[np.uint16]
+    sizes: NDArray[np.uint8]
+    tokens: NDArray[Any]
+    counts: NDArray[np.uint16]
+    doubt: NDArray[np.float32]
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def orders(self) -> int:
+        """N, the longest context."""
+        return len(self.doubt)
+
+
+def hashes(context: Any, xp: Any = np) -> tuple[Any, Any]:
+    """Hashes of the last 1, 2, ..., N tokens.
+
+    Args:
+      context: integer ``[..., N]``, tokens; the last one is nearest.
+      xp: numpy, or jax.numpy inside programs: both give the same.
+
+    Returns:
+      uint32 ``[..., N]`` each: the key's, and one whose upper 16 bits are the check. Entry n - 1 is
+      the hash of n tokens.
+    """
+    near_first = context[..., ::-1].astype(xp.uint32)
+    return tuple(_hashes(near_first, np.uint32(seed), xp) for seed in _SEEDS)
+
+
+def _hashes(tokens: Any, seed: np.uint32, xp: Any) -> Any:
+    state, out = xp.full(tokens.shape[:-1], seed, xp.uint32), []
+    for n in range(tokens.shape[-1]):
+        state = (state ^ _mixed(tokens[..., n] + seed)) * np.uint32(0x01000193)
+        out.append(_mixed(state))
+    return xp.stack(out, -1)
+
+
+def _mixed(x: Any) -> Any:
+    """Every bit of the result depends on every bit of x (the last steps of MurmurHash3)."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+def save(folder: str | os.PathLike[str], table: CorpusTable) -> None:
+    """Writes a table's folder, whole files, each beside its place and then renamed."""
+    about = {**table.about, "format": FORMAT, "orders": table.orders, "doubt": table.doubt.tolist()}
+    arrays = {name: getattr(table, name) for name in _ARRAYS}
+    saving.write(folder, about, arrays, FILE)
+
+
+def load(
+    folder: str | os.PathLike[str], *, vocab_size: int, tokenizer: str | None = None
+) -> CorpusTable:
+    """Reads a table.
+
+    Args:
+      folder: as ``save`` writes it.
+      vocab_size: V, the target's.
+      tokenizer: the fingerprint of the target's tokenizer; None: not checked.
+
+    Raises:
+      ValueError: no table, a damaged one, or one of another tokenizer; names it and the fix.
+    """
+    folder = pathlib.Path(folder)
+    about = _about(folder / "config.json")
+    if tokenizer is not None and about.get("tokenizer") != tokenizer:
+        raise ValueError(
+            f"{folder} holds a table of another tokenizer (fingerprint {about.get('tokenizer')}, "
+            f"the target's is {tokenizer}); build one from the target's own text: python -m "
+            "scripts.build_corpus"
+        )
+    path = folder / FILE
+    arrays = _arrays(path)
+    table = CorpusTable(
+        **arrays,
+        doubt=np.asarray(about.pop("doubt", []), np.float32),
+        about={name: value for name, value in about.items() if name not in ("format", "orders")},
+    )
+    if problem := _problem(table, about.get("orders"), vocab_size):
+        raise ValueError(f"{path} is damaged: {problem}; get it again, or build it again")
+    return table
+
+
+_ARRAYS = {
+    "keys": (np.uint32,),
+    "checks": (np.uint16,),
+    "totals": (np.uint16,),
+    "sizes": (np.uint8,),
+    "tokens": (np.uint16, np.uint32),
+    "counts": (np.uint16,),
+}
+
+
+def _about(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        about = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} can't be read ({error}); give the folder of a table") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ValueError(f"{path} is not that of a {FORMAT!r}; give the folder of a table")
+    return about
+
+
+def _arrays(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        arrays = load_file(path)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise ValueError(
+            f"{path} is missing or truncated ({error}); get it again, or build it again"
+        ) from error
+    for name, dtypes in _ARRAYS.items():
+        if name not in arrays:
+            raise ValueError(f"{path} lacks the tensor {name!r}; get it again, or build it again")
+        if arrays[name].ndim != 1 or arrays[name].dtype not in dtypes:
+            raise ValueError(
+                f"{path} has {name!r} as {arrays[name].dtype} {list(arrays[name].shape)}; it must "
+                f"be {' or '.join(np.dtype(dtype).name for dtype in dtypes)} of one axis"
+            )
+    if unknown := sorted(set(arrays) - set(_ARRAYS)):
+        raise ValueError(f"{path} has an unknown tensor {unknown[0]!r}; it is no corpus table")
+    return arrays
+
+
+def _problem(table: CorpusTable, orders: Any, vocab_size: int) -> str:
+    """What is wrong with a table's contents; "" where nothing is."""
+    contexts = len(table.keys)
+    if table.doubt.ndim != 1 or not table.orders or table.orders != orders:
+        return f"orders={orders!r} with {table.doubt.size} values of doubt"
+    if not np.all(np.isfinite(table.doubt) & (table.doubt >= 0)):
+        return f"doubt={table.doubt.tolist()}, where numbers of at least 0 belong"
+    if not contexts or {len(table.checks), len(table.totals), len(table.sizes)} != {contexts}:
+        return "its arrays belong to different numbers of contexts"
+    if not np.all(table.keys[:-1] <= table.keys[1:]):
+        return "its contexts are not in order"
+    rows = int(table.sizes.sum(dtype=np.int64))
+    if not table.sizes.all() or {len(table.tokens), len(table.counts)} != {rows}:
+        return f"it names {rows} continuations and holds {len(table.tokens)}"
+    if int(table.tokens.max()) >= vocab_size:
+        return f"it drafts token {table.tokens.max()}, and the target has {vocab_size} of them"
+    return ""

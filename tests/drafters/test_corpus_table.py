@@ -1,0 +1,118 @@
+"""Corpus tables on disk, and their hashes."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from specjax.drafters import corpus_table
+from tests import support
+
+COUNTS = {(1,): {2: 3, 4: 1}, (1, 2): {3: 1}, (5,): {0: 2}}
+
+
+def saved(folder: pathlib.Path) -> pathlib.Path:
+    table = support.table_of(COUNTS, [1.5, 0.25])
+    table.about["tokenizer"] = "abc"
+    corpus_table.save(folder, table)
+    return folder
+
+
+def test_a_table_comes_back_as_it_was(tmp_path: pathlib.Path) -> None:
+    table = corpus_table.load(saved(tmp_path), vocab_size=6, tokenizer="abc")
+    want = support.table_of(COUNTS, [1.5, 0.25])
+    for name in ("keys", "checks", "totals", "sizes", "tokens", "counts", "doubt"):
+        ours, theirs = getattr(table, name), getattr(want, name)
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+    assert table.about == {"tokenizer": "abc"} and table.orders == 2
+
+
+def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=r"another tokenizer \(fingerprint abc, the target's is d"):
+        corpus_table.load(saved(tmp_path), vocab_size=6, tokenizer="def")
+
+
+def test_a_token_the_target_lacks_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="drafts token 4, and the target has 4 of them"):
+        corpus_table.load(saved(tmp_path), vocab_size=4)
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "order": ({"keys": np.array([3, 2, 1], np.uint32)}, "its contexts are not in order"),
+    "counts": ({"counts": np.ones(3, np.uint16)}, "it names 4 continuations and holds 4"),
+    "checks": ({"checks": np.ones(2, np.uint16)}, "arrays belong to different numbers of contexts"),
+    "sizes": ({"sizes": np.array([0, 2, 2], np.uint8)}, "it names 4 continuations"),
+    "dtype": ({"keys": np.array([1, 2, 3], np.int32)}, r"has 'keys' as int32 \[3\]; it must be ui"),
+    "axes": ({"totals": np.ones((3, 1), np.uint16)}, r"has 'totals' as uint16 \[3, 1\]"),
+    "missing": ({"totals": None}, "lacks the tensor 'totals'"),
+    "unknown": ({"more": np.ones(2, np.uint16)}, "has an unknown tensor 'more'"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_damage_is_named(name: str, tmp_path: pathlib.Path) -> None:
+    changes, message = CHANGES[name]
+    path = saved(tmp_path) / corpus_table.FILE
+    arrays = load_file(path) | changes
+    save_file({key: value for key, value in arrays.items() if value is not None}, path)
+    with pytest.raises(ValueError, match=message):
+        corpus_table.load(tmp_path, vocab_size=6)
+
+
+def test_a_truncated_file_is_named(tmp_path: pathlib.Path) -> None:
+    path = saved(tmp_path) / corpus_table.FILE
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"model.safetensors is missing or truncated"):
+        corpus_table.load(tmp_path, vocab_size=6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "other"}, "is not that of a 'specjax corpus table"),
+        ({"doubt": [1.0]}, "orders=2 with 1 values of doubt"),
+        ({"doubt": [-1.0, 0.0]}, r"doubt=\[-1.0, 0.0\], where numbers of at least 0 belong"),
+    ],
+)
+def test_a_config_that_can_t_be_is_named(changes: dict, message: str, tmp_path: Any) -> None:
+    path = saved(tmp_path) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match=message):
+        corpus_table.load(tmp_path, vocab_size=6)
+
+
+def test_no_table(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=r"config.json can't be read .* give the folder of a tabl"):
+        corpus_table.load(tmp_path, vocab_size=6)
+
+
+def test_hashes_are_the_same_in_programs_and_outside(seed: int) -> None:
+    tokens = np.random.default_rng(seed).integers(-1, 2**17, (64, 5)).astype(np.int32)
+    inside = jax.jit(lambda x: corpus_table.hashes(x, jnp))(tokens)
+    for ours, theirs in zip(inside, corpus_table.hashes(tokens), strict=True):
+        assert theirs.dtype == np.uint32
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_hashes_tell_contexts_apart(seed: int) -> None:
+    """By order, by length and by every token; entry n - 1 depends on the last n tokens alone."""
+    tokens = np.random.default_rng(seed).integers(0, 49152, (20_000, 3)).astype(np.int32)
+    keys, checks = corpus_table.hashes(tokens)
+    whole = (keys.astype(np.uint64) << np.uint64(32)) | checks
+    assert len(np.unique(whole)) == len(np.unique(tokens[:, 2])) + 2 * len(tokens)
+    other = tokens.copy()
+    other[:, 0] += 1
+    for ours, theirs in zip(corpus_table.hashes(other), (keys, checks), strict=True):
+        np.testing.assert_array_equal(ours[:, :2], theirs[:, :2])
+        assert (ours[:, 2] != theirs[:, 2]).mean() > 0.999
+    # Upper bits choose the bucket: they must be spread evenly.
+    spread = np.bincount((keys >> np.uint32(27)).ravel(), minlength=32)
+    assert support.p_value_of_counts(spread, np.full(32, 1 / 32)) > support.SIGNIFICANCE
