@@ -414,7 +414,8 @@ def _check_learn(learn: Learn | None, drafter: Drafter | None) -> None:
 
 def _check_learned(before: Any, after: Any) -> None:
     """Programs are compiled for a structure, its shapes and dtypes."""
-    was, is_now = jax.tree.structure(before), jax.tree.structure(after)
+    was: Any = jax.tree.structure(before)
+    is_now: Any = jax.tree.structure(after)
     if is_now != was:
         raise ValueError(f"learn made {is_now} of drafter_params {was}; their structure must stay")
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):

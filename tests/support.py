@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ import specjax
 from eval import toy
 from specjax import cache as kv
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters import MedusaParams
+from specjax.drafters import MedusaParams, PastOutputs, past_outputs, remember
 from specjax.heads import MedusaConfig
 from specjax.target import Target
 
@@ -227,6 +227,11 @@ def ring_heads(follows: np.ndarray, right: Sequence[bool]) -> tuple[MedusaConfig
 
 
 # --- drafters ---
+
+
+def past_of(outputs: Iterable[Sequence[int]], capacity: int) -> PastOutputs:
+    """What is remembered of these outputs."""
+    return functools.reduce(remember, outputs, past_outputs(capacity))
 
 
 class MarkovParams(NamedTuple):

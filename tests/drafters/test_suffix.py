@@ -27,9 +27,7 @@ def propose(drafter: Any, past: Any, tokens: Any, length: Any, limit: Any) -> An
 
 def drafted(outputs: list[list[int]], row: list[int], limit: int = 99, **how: Any) -> list[int]:
     """What follows one row, in a buffer whose rest repeats its last token."""
-    past = past_outputs(CAPACITY)
-    for output in outputs:
-        past = remember(past, output)
+    past = support.past_of(outputs, CAPACITY)
     tokens = np.array([row + row[-1:] * (SLOTS - len(row))], np.int32)
     draft = propose(suffix(**how), past, tokens, np.array([len(row)]), np.array([limit]))
     got = draft.tokens[0, : int(draft.length[0])].tolist()
@@ -62,9 +60,7 @@ def test_drafts_equal_the_reference(configuration: dict[str, Any], seed: int) ->
         outputs = [
             rng.integers(0, vocab, rng.integers(1, longest)).tolist() for _ in range(CAPACITY // 4)
         ]
-        past = past_outputs(CAPACITY)
-        for output in outputs:
-            past = remember(past, output)
+        past = support.past_of(outputs, CAPACITY)
         draft = propose(suffix(**configuration), past, tokens, length, limit)
         assert draft.probs is None
         assert draft.tokens.dtype == draft.length.dtype == jnp.int32
@@ -225,12 +221,10 @@ decode = partial(specjax.sample, TARGET, TABLE, PROMPTS, max_new_tokens=20)
 
 def test_greedy_output_is_plain_decoding_s_and_known_answers_are_fast() -> None:
     """The same program with nothing, the answers, and wrong ones remembered."""
-    past = known = past_outputs(200)
-    for output in TRUTH:
-        known = remember(known, output)
+    known = support.past_of(TRUTH, 200)
     wrong = remember(known, [(token + 1) % 16 for token in TRUTH[0]])
     rounds = []
-    for params in (past, known, wrong):
+    for params in (past_outputs(200), known, wrong):
         for drafter in (suffix(6), suffix(6, n_max=4, growth=None, min_share=0.5)):
             out = decode(drafter=drafter, drafter_params=params)
             assert out.tokens.tolist() == TRUTH
