@@ -198,6 +198,7 @@ def test_bad_capacities_are_named(capacity: Any, words: str) -> None:
         ([1, 2], [1], "remember: got a list for the past outputs"),
         (PastOutputs(jnp.zeros([2, 9], jnp.int32)), [1], r"shape \(2, 9\) and dtype int32; they must"),
         (PastOutputs(jnp.zeros([9])), [1], r"shape \(9,\) and dtype float32; they must"),
+        (PastOutputs([1, 2]), [1], r"shape \(2,\) and dtype None; they must"),
         (past_outputs(9), [1, -1], "tokens hold -1; ids must be 0 to"),
         (past_outputs(9), [2**31], "tokens hold 2147483648; ids must be 0 to"),
         (past_outputs(9), [1.5], r"shape \(1,\) and dtype float64; they must be the ids of one"),
