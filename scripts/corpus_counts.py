@@ -94,8 +94,8 @@ def count(documents: Documents, orders: int) -> Iterator[NDArray[Any]]:
 
 
 def before(documents: Documents, where: NDArray[np.int64], orders: int) -> NDArray[np.int32]:
-    """int32 ``[M, N]``, the N tokens before each place; -1 where its document has fewer."""
-    slots = where[:, None] - orders + np.arange(orders)
+    """int32 ``[M, N]``, the tokens before each place, the last one first; -1 past the beginning."""
+    slots = where[:, None] - 1 - np.arange(orders)
     starts = np.repeat(documents.starts[:-1], documents.lengths)[where]
     inside = slots >= starts[:, None]
     return np.where(inside, documents.tokens[np.maximum(slots, 0)], -1).astype(np.int32)

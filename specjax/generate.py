@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ from specjax.round import BAD_LOGITS, LENGTH, RUNNING, Engine, FinishReason, Req
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling
+
+Learn = Callable[[Any, list[int]], Any]
 
 
 class Prompt(NamedTuple):
@@ -80,6 +82,7 @@ def generate_many(
     dtype: DTypeLike | None = None,
     rounds: int = 64,
     refill: int | None = None,
+    learn: Learn | None = None,
 ) -> Iterator[Finished]:
     """Decodes any number of prompts, each answer given as soon as it is finished.
 
@@ -91,6 +94,13 @@ def generate_many(
     The prompts may come from a lazy iterator; up to ``batch`` of them are taken ahead. Answers come
     in the order in which they are finished, which is the same each time. Refilling writes rows of
     the cache and of the drafter's state: every array in them must have the batch as its first axis.
+
+    A drafter may learn from the answers: ``drafter=suffix(), drafter_params=past_outputs(32768),
+    learn=remember`` (of ``specjax.drafters``) drafts from what was answered before. Distributions
+    stay the target's, and so do answers that no draft can change: greedy ones, and those of match
+    and coupled verification. Under token and block verification at a temperature above 0 an
+    answer's tokens then depend on what came before it, in this order and batch, though its law
+    doesn't: it is no longer the one ``specjax.sample`` gives for its key.
 
     Args:
       target: the model.
@@ -111,6 +121,10 @@ def generate_many(
       refill: prompts prefilled together, and the finished rows that end those rounds early. By
         default chosen by the platform: where a wide pass costs more than a narrow one, rows are
         refilled one by one, at once.
+      learn: ``(drafter_params, tokens) -> drafter_params``, called with every answer's tokens in
+        the order in which answers are given, while the device waits; what it returns are the
+        drafter's parameters from then on, of the same structure, shapes and dtypes. None: they
+        stay.
 
     Returns:
       An iterator of the answers.
@@ -118,7 +132,7 @@ def generate_many(
     Raises:
       ValueError: for bad arguments at once; while iterating, for a prompt that can't be decoded, or
         whose logits hold NaN, +inf or nothing finite; names its number. Answers that were finished
-        by then are given first, also where the iterator of the prompts raises.
+        by then are given first, also where the iterator of the prompts or ``learn`` raises.
     """
     batch, rounds = _at_least_1("batch", batch), _at_least_1("rounds", rounds)
     refill = None if refill is None else _at_least_1("refill", refill)
@@ -129,6 +143,7 @@ def generate_many(
         )
     max_length = _at_least_1("max_length", max_length)
     _check_scalar(sampling, key)
+    _check_learn(learn, drafter)
     engine, settings = prepare(
         target, drafter, drafter_params, sampling, verifier, key, widths, batch
     )
@@ -146,6 +161,7 @@ def generate_many(
         batch=batch,
         rounds=rounds,
         refill=min(batch, refill or (1 if jax.default_backend() == "cpu" else 8)),
+        learn=learn,
     ).run(_numbered(prompts))
 
 
@@ -166,8 +182,10 @@ class _Rows:
         batch: int,
         rounds: int,
         refill: int,
+        learn: Learn | None,
     ) -> None:
         self._engine, self._params, self._dtype = engine, params, dtype
+        self._learn = learn
         self._sampling, self._eos_ids, self._key = sampling, eos_ids, key
         self._budget, self._slots, self._rounds, self._refill = budget, slots, rounds, refill
         self._prompt: list[int | None] = [None] * batch  # the prompt of each row, if it has one
@@ -180,6 +198,7 @@ class _Rows:
         finished: list[Finished] = []
         while True:
             try:
+                self._learn_from(finished)
                 self._fill(prompts)
                 if busy := sum(number is not None for number in self._prompt):
                     self._decode(busy)
@@ -194,6 +213,16 @@ class _Rows:
             if bad is not None:
                 yield from finished
                 raise bad
+
+    def _learn_from(self, finished: list[Finished]) -> None:
+        """Gives the drafter what it makes of the answers."""
+        if self._learn is None:
+            return
+        for one in finished:
+            before = self._params.drafter
+            after = self._learn(before, one.tokens)
+            _check_learned(before, after)
+            self._params = self._params._replace(drafter=after)
 
     def _fill(self, prompts: Iterator[Prompt]) -> None:
         """Gives the free rows their next prompts, a few rows at a time."""
@@ -371,6 +400,32 @@ def _at_least_1(name: str, value: int) -> int:
     if whole < 1:
         raise ValueError(f"{name}={whole}; it must be at least 1")
     return whole
+
+
+def _check_learn(learn: Learn | None, drafter: Drafter | None) -> None:
+    if learn is not None and not callable(learn):
+        raise ValueError(
+            f"learn={learn!r}; it must be a function of drafter_params and an answer's tokens, "
+            "such as drafters.remember"
+        )
+    if learn is not None and drafter is None:
+        raise ValueError("learn without a drafter; pass drafter=..., such as drafters.suffix()")
+
+
+def _check_learned(before: Any, after: Any) -> None:
+    """Programs are compiled for a structure, its shapes and dtypes."""
+    was: Any = jax.tree.structure(before)
+    is_now: Any = jax.tree.structure(after)
+    if is_now != was:
+        raise ValueError(f"learn made {is_now} of drafter_params {was}; their structure must stay")
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        shapes = np.shape(old), np.shape(new)
+        dtypes = jnp.result_type(old), jnp.result_type(new)
+        if shapes[0] != shapes[1] or dtypes[0] != dtypes[1]:
+            raise ValueError(
+                f"learn made {dtypes[1]} {shapes[1]} of {dtypes[0]} {shapes[0]} in drafter_params; "
+                "shapes and dtypes must stay, as drafters.remember keeps them"
+            )
 
 
 def _check_scalar(sampling: Sampling | None, key: Array | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,14 @@ import specjax
 from eval import toy
 from specjax import cache as kv
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters import CorpusTable, MedusaParams, corpus_table
+from specjax.drafters import (
+    CorpusTable,
+    MedusaParams,
+    PastOutputs,
+    corpus_table,
+    past_outputs,
+    remember,
+)
 from specjax.heads import MedusaConfig
 from specjax.target import Target
 
@@ -237,7 +244,7 @@ def table_of(counts: Counts, doubt: Sequence[float], ranks: int = 8) -> CorpusTa
     rows = []
     for context, follows in counts.items():
         padded = np.full(len(doubt), -1, np.int32)
-        padded[len(doubt) - len(context) :] = context
+        padded[: len(context)] = context[::-1]
         hashed = corpus_table.hashes(padded[None])
         key, check = (int(each[0, len(context) - 1]) for each in hashed)
         best = sorted(follows.items(), key=lambda item: (-item[1], item[0]))[:ranks]
@@ -265,6 +272,11 @@ def counts_of(texts: Sequence[Sequence[int]], orders: int) -> dict[tuple[int, ..
 
 
 # --- drafters ---
+
+
+def past_of(outputs: Iterable[Sequence[int]], capacity: int) -> PastOutputs:
+    """What is remembered of these outputs."""
+    return functools.reduce(remember, outputs, past_outputs(capacity))
 
 
 class MarkovParams(NamedTuple):

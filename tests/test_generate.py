@@ -12,7 +12,15 @@ import pytest
 
 import specjax
 from specjax import FinishReason, Sampling, generate, testing, verify
-from specjax.drafters import draft_model, ngram
+from specjax.drafters import (
+    PastOutputs,
+    draft_model,
+    first_of,
+    ngram,
+    past_outputs,
+    remember,
+    suffix,
+)
 from specjax.generate import Prompt
 from tests import support
 from tests.drafters import test_eagle
@@ -171,6 +179,97 @@ def test_one_compile_for_all_refills() -> None:
     assert tuple(np.subtract(after, before)) == (1, 1)
 
 
+# --- a drafter that learns from the answers ---
+
+LEARNING: dict[str, Any] = dict(
+    drafter=suffix(6, n_min=2, growth=2), drafter_params=past_outputs(64), widths=(7,)
+)
+
+
+@pytest.mark.parametrize("how", [{}, dict(sampling=SAMPLED, verifier=verify.match)], ids=str)
+def test_answers_stay_when_the_drafter_learns(how: dict[str, Any]) -> None:
+    """Each prompt twice, the second time when its answer is known."""
+    learned, given = [], []
+
+    def learn(past: PastOutputs, tokens: list[int]) -> PastOutputs:
+        learned.append(list(tokens))
+        return remember(past, tokens)
+
+    rounds = {}
+    prompts = [Prompt(n // 2, PROMPTS[n // 2]) for n in range(2 * len(PROMPTS))]
+    for name, more in {"no": {}, "yes": dict(learn=learn)}.items():
+        finished = list(many(iter(prompts), key=KEY, batch=1, **LEARNING, **how, **more))
+        rounds[name] = sum(one.rounds for one in finished)
+        for one in finished:
+            assert one.tokens == alone(one.number, PROMPTS[one.number], **how)[0]
+        given = [one.tokens for one in finished]
+    assert learned == given, "every answer, in the order in which they are given"
+    assert rounds["yes"] < 0.75 * rounds["no"]
+
+
+def test_what_was_learned_holds_at_once_and_is_bounded() -> None:
+    """The drafter's parameters are those that ``learn`` made of all answers so far."""
+    seen: list[Any] = []
+
+    def learn(params: tuple, tokens: list[int]) -> tuple:
+        seen.append((params[0], tokens))
+        return remember(params[0], tokens), params[1]
+
+    drafter = first_of(suffix(3), draft_model(TARGET, 3))
+    start = past_outputs(40)
+    list(many(PROMPTS, drafter=drafter, drafter_params=(start, CLOSE), learn=learn))
+    past = start
+    for held, tokens in seen:
+        np.testing.assert_array_equal(held.tokens, past.tokens)
+        past = remember(past, tokens)
+    assert len(seen) == len(PROMPTS) and past.tokens.shape == (40,)
+    assert not np.any(start.tokens != -1), "the caller's are left alone"
+
+
+def test_learning_does_not_recompile() -> None:
+    target = TARGET._replace(name="counted, learning")
+    before = generate._refill._cache_size(), generate.decode_state._cache_size()
+    many_more = partial(
+        specjax.generate_many, target, TABLE, PROMPTS, max_new_tokens=9, max_length=SLOTS,
+        batch=4, refill=3, sampling=SAMPLED, key=KEY, learn=remember, **LEARNING,
+    )  # fmt: skip
+    assert len(list(many_more())) == len(
+        list(many_more(drafter_params=remember(past_outputs(64), [1])))
+    )
+    after = generate._refill._cache_size(), generate.decode_state._cache_size()
+    assert tuple(np.subtract(after, before)) == (1, 1)
+
+
+def test_learning_keeps_the_law(seed: int) -> None:
+    """The joint of three tokens by block verification, of many prompts that are all the same."""
+    vocab, count, prompt = 3, 3, [0, 1]
+    target, table = testing.scripted_target(vocab), testing.scripted_table(1, vocab, scale=1.0)
+    finished = specjax.generate_many(
+        target, table, [prompt] * 6000, max_new_tokens=count, max_length=16, batch=500,
+        refill=500, sampling=SAMPLED, key=jax.random.key(seed), drafter=suffix(2, growth=None),
+        drafter_params=past_outputs(30), learn=remember,
+    )  # fmt: skip
+    finished = list(finished)
+    assert 0.2 < sum(one.accepted for one in finished) / sum(one.drafted for one in finished) < 0.8
+    law = support.joint_law(table, prompt, count)
+    assert support.p_value([one.tokens for one in finished], law, vocab) > support.SIGNIFICANCE
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (past_outputs(65), r"learn made int32 \(65,\) of int32 \(64,\) in drafter_params; shapes"),
+        (PastOutputs(jnp.zeros([64])), r"learn made float32 \(64,\) of int32 \(64,\)"),
+        (None, r"learn made PyTreeDef\(None\) of drafter_params .*their structure must stay"),
+    ],
+)
+def test_what_learn_must_keep(made: Any, message: str) -> None:
+    answers = many(PROMPTS, batch=1, **LEARNING, learn=lambda past, tokens: made)
+    assert next(answers).number == 0, "what is finished comes before the error"
+    with pytest.raises(ValueError, match=message):
+        next(answers)
+
+
 def test_no_prompts() -> None:
     assert list(many([])) == []
 
@@ -194,11 +293,13 @@ def test_no_prompts() -> None:
         ({"sampling": Sampling(temperature=[1.0] * 4), "key": KEY}, "temperature has shape"),
         ({"sampling": SAMPLED, "key": jax.random.split(KEY, 4)}, "it must be one key"),
         ({"sampling": SAMPLED, "key": 3}, "key=3; it must be a typed key"),
+        ({"learn": remember}, "learn without a drafter; pass drafter="),
+        ({"learn": 3, "drafter": ngram(2)}, "learn=3; it must be a function of drafter_params"),
         ({"drafter": testing.oracle(2)}, r"the drafter has an array of shape \(\) in its state"),
     ],
 )
 def test_bad_arguments_are_named_at_once(changes: dict[str, Any], message: str) -> None:
-    if "drafter" in changes:
+    if changes.get("drafter") is testing.oracle(2):
         changes = changes | {"drafter_params": jnp.zeros([4, SLOTS], jnp.int32)}
     with pytest.raises(ValueError, match=message):
         many([[1]], **changes)

@@ -7,6 +7,7 @@ from specjax.drafters.eagle import EagleParams, eagle, eagle_params
 from specjax.drafters.first_of import first_of
 from specjax.drafters.medusa import MedusaParams, medusa, medusa_params
 from specjax.drafters.ngram import ngram
+from specjax.drafters.suffix import PastOutputs, past_outputs, remember, suffix
 
 __all__ = [
     "CorpusParams",
@@ -14,6 +15,7 @@ __all__ = [
     "DraftModelParams",
     "EagleParams",
     "MedusaParams",
+    "PastOutputs",
     "check_same_tokenizer",
     "corpus",
     "corpus_params",
@@ -24,4 +26,7 @@ __all__ = [
     "medusa",
     "medusa_params",
     "ngram",
+    "past_outputs",
+    "remember",
+    "suffix",
 ]

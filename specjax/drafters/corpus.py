@@ -19,6 +19,7 @@ from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import corpus_table
 from specjax.drafters.chain import Guess, check_prob, draw_chain
 from specjax.drafters.corpus_table import CorpusTable
+from specjax.drafters.matching import last_tokens
 
 _STEPS = 6  # halvings that find a key within a bucket, so that one holds at most 2**6 - 1
 
@@ -153,10 +154,10 @@ def corpus(
             return Guess(logits, known.tokens, prob)
 
         def step(recent: Array, last: Array) -> tuple[Guess, Array]:
-            recent = jnp.concatenate([recent[:, 1:], last], 1)
+            recent = jnp.concatenate([last, recent[:, :-1]], 1)
             return guess(recent), recent
 
-        recent = _recent(context, table.doubt.shape[0])
+        recent = last_tokens(context.tokens, context.length, table.doubt.shape[0])
         draft, _ = draw_chain(
             context.draw if sampled else _best,
             limit,
@@ -185,7 +186,7 @@ def look_up(table: CorpusParams, recent: Array, min_count: int, ranks: int) -> K
 
     Args:
       table: the table.
-      recent: int32 ``[B, N]``, the last tokens, -1 where a row has fewer.
+      recent: int32 ``[B, N]``, the last tokens, the last one first; below 0 where there are fewer.
       min_count: see ``corpus``.
       ranks: R, continuations to give at most.
     """
@@ -194,8 +195,7 @@ def look_up(table: CorpusParams, recent: Array, min_count: int, ranks: int) -> K
     same = (table.keys[slot] == keys) & (table.checks[slot] == checks >> np.uint32(16))
     seen = table.counts[table.first[slot]] >= min_count
     length = jnp.arange(1, recent.shape[1] + 1, dtype=jnp.int32)
-    # -1 stands at the far end, where only contexts reach that the row doesn't have.
-    usable = same & seen & (recent[:, ::-1] >= 0)
+    usable = same & seen & (recent >= 0)
     longest = jnp.max(jnp.where(usable, length, 0), 1)
     which = jnp.maximum(longest - 1, 0)
     slot = jnp.take_along_axis(slot, which[:, None], 1)[:, 0]
@@ -219,13 +219,6 @@ def _find(table: CorpusParams, keys: Array) -> Array:
         below = (table.keys[middle] < keys) & (low < high)
         low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
     return jnp.minimum(low, table.keys.shape[0] - 1)
-
-
-def _recent(context: Context, count: int) -> Array:
-    """int32 ``[B, N]``, each row's last tokens; -1 where there are fewer."""
-    slots = context.length[:, None] - count + jnp.arange(count, dtype=jnp.int32)
-    tokens = jnp.take_along_axis(context.tokens, jnp.maximum(slots, 0), 1)
-    return jnp.where(slots >= 0, tokens, -1)
 
 
 def _best(logits: ArrayLike, node: Any, ids: Array) -> tuple[Array, None]:

@@ -62,15 +62,15 @@ def hashes(context: Any, xp: Any = np) -> tuple[Any, Any]:
     """Hashes of the last 1, 2, ..., N tokens.
 
     Args:
-      context: integer ``[..., N]``, tokens; the last one is nearest.
+      context: integer ``[..., N]``, the last tokens, the last one first.
       xp: numpy, or jax.numpy inside programs: both give the same.
 
     Returns:
       uint32 ``[..., N]`` each: the key's, and one whose upper 16 bits are the check. Entry n - 1 is
       the hash of n tokens.
     """
-    near_first = context[..., ::-1].astype(xp.uint32)
-    return tuple(_hashes(near_first, np.uint32(seed), xp) for seed in _SEEDS)
+    tokens = context.astype(xp.uint32)
+    return tuple(_hashes(tokens, np.uint32(seed), xp) for seed in _SEEDS)
 
 
 def _hashes(tokens: Any, seed: np.uint32, xp: Any) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters.matching import last_tokens, matched_lengths, only_text
 
 MATCHES = ("recent", "first")
 
@@ -87,14 +88,8 @@ def _longest_match(tokens: Array, length: Array, n_max: int, recent: bool) -> tu
       The match's length ``[B]`` (0: none), and the slot ``[B]`` that follows it.
     """
     slot = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    matched = jnp.zeros(tokens.shape, jnp.int32)  # [b, s]: tokens matched that end before slot s
-    alive = (slot >= 1) & (slot < length[:, None])
-    for n in range(n_max):
-        back = length[:, None] - 1 - n
-        last = jnp.take_along_axis(tokens, jnp.maximum(back, 0), 1)
-        before = jnp.pad(tokens, ((0, 0), (n + 1, 0)))[:, : tokens.shape[1]]  # tokens[s - 1 - n]
-        alive = alive & (before == last) & (slot >= n + 1) & (back >= 0)
-        matched = matched + alive.astype(jnp.int32)
+    last = last_tokens(tokens, length, n_max)
+    matched = matched_lengths(only_text(tokens, length), last)
     best = jnp.max(matched, 1)
     is_best = matched == best[:, None]
     if recent:

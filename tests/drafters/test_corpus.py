@@ -184,10 +184,10 @@ def test_bad_arguments(arguments: dict, message: str) -> None:
 
 
 def test_parameters_of_another_kind() -> None:
-    with pytest.raises(ValueError, match="drafter_params is a CorpusTable; give what corpus_para"):
+    with pytest.raises(ValueError, match="drafter_params is a dict; give what corpus_params"):
         specjax.start(
             TARGET, TABLE, [[1]], drafter=corpus(2), max_new_tokens=2,
-            drafter_params=support.table_of({(1,): {2: 1}}, DOUBT),
+            drafter_params={"keys": jnp.zeros(3)},
         )  # fmt: skip
 
 

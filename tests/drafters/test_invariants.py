@@ -16,7 +16,7 @@ import pytest
 import specjax
 from specjax import Sampling, testing
 from specjax.draft import Drafter
-from specjax.drafters import draft_model, first_of, medusa, ngram
+from specjax.drafters import draft_model, first_of, medusa, ngram, suffix
 from specjax.heads import MedusaConfig
 from specjax.round import State
 from tests import support
@@ -117,6 +117,9 @@ CASES = {
     ),
     "draft model, k=1": Case(draft_model(TARGET, 1), corrupted(1, 0.3), draft_model_state, {0, 1}),
     "prompt lookup": Case(ngram(K), None, no_state, {0}),
+    "suffix decoding": Case(
+        suffix(K, growth=None), support.past_of(SCRIPT[:5].tolist(), 400), no_state, {0, 1}
+    ),
     "in turn": Case(
         first_of(testing.oracle(3), draft_model(TARGET, K)),
         (jnp.asarray(np.where(np.arange(128) % 7 < 4, SCRIPT, -1), jnp.int32), corrupted(1, 0.3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -12,9 +13,20 @@ import pytest
 import specjax
 from eval import toy
 from specjax import Sampling, keys, testing, verify
-from specjax.drafters import corpus, corpus_params, first_of, medusa, ngram
+from specjax.drafters import (
+    corpus,
+    corpus_params,
+    first_of,
+    medusa,
+    ngram,
+    past_outputs,
+    suffix,
+)
 from tests import support
+from tests.drafters import suffix_reference
 from tests.planted.rig import Rig, must
+
+SUFFIX = importlib.import_module("specjax.drafters.suffix")  # the module, not its factory
 
 VOCAB, BUDGET, EOS = 7, 18, 6
 TABLE = testing.scripted_table(10, VOCAB)
@@ -145,6 +157,93 @@ def known_text(rig: Rig) -> None:
     must(rate == 1, f"a corpus of the very text has {rate:.1%} accepted")
 
 
+# The first ones fall out; the rest is often right, and often frequent where it isn't.
+TRUTH = [support.plain_greedy(TABLE, prompt, BUDGET) for prompt in PROMPTS]
+CAPACITY = 150
+OUTPUTS = [
+    *np.random.default_rng(1).integers(0, VOCAB, (2, CAPACITY + 20)).tolist(),
+    *([(token + (n > 5)) % VOCAB for n, token in enumerate(text)] for text in TRUTH * 2),
+    *([3, 0, 0, 0, n] for n in range(4)),
+    TRUTH[1][:3],
+    *TRUTH[:3],
+]  # fmt: skip
+VOTING: list[dict[str, Any]] = [
+    dict(k=4, n_max=3, n_min=1, growth=None, min_prob=0.34),
+    dict(k=5, n_max=8, n_min=2, growth=2, min_prob=0.1),
+    dict(k=6, n_max=1, n_min=1, growth=None, min_prob=0.0),
+]
+
+
+def votes(rig: Rig) -> None:
+    """Suffix decoding's counters are those of rounds with a few lines of Python's drafts."""
+    past = past_outputs(CAPACITY)
+    for output in OUTPUTS:
+        past = SUFFIX.remember(past, output)
+    held, target = suffix_reference.held(OUTPUTS, CAPACITY), rig.scripted(VOCAB)
+    for how in VOTING:
+        drafting = {"drafter": rig.drafter(suffix(**how)), "drafter_params": past}
+        out = rig.sample(target, TABLE, PROMPTS, max_new_tokens=BUDGET, **drafting)
+        _must_count(out, [_counted(held, *row, how) for row in zip(PROMPTS, TRUTH, strict=True)])
+
+
+def goes_round(rig: Rig) -> None:
+    """The same of a target that says three tokens in turn: drafts go on past the text's end."""
+    prompts = [[0], [1, 2, 0, 1], [6, 6], [4, 5, 3, 4, 5]]
+    follows, how = np.array([1, 2, 0, 4, 5, 3, 6]), VOTING[0]
+    truth = [[prompt[-1]] for prompt in prompts]
+    for text in truth:
+        for _ in range(BUDGET):
+            text.append(int(follows[text[-1]]))
+        del text[0]
+    out = rig.sample(
+        rig.target(support.ring(VOCAB, rig.tag)), jnp.asarray(follows, jnp.int32), prompts,
+        max_new_tokens=BUDGET, drafter=rig.drafter(suffix(**how)),
+        drafter_params=past_outputs(CAPACITY),
+    )  # fmt: skip
+    _must_count(out, [_counted([], *row, how) for row in zip(prompts, truth, strict=True)])
+
+
+def learned(rig: Rig) -> None:
+    """Counters of answers that follow each other, each remembered when the next one begins."""
+    target, how, capacity = rig.scripted(VOCAB), VOTING[0], 60
+    prompts, outputs = PROMPTS * 2, []
+    drafting = {"drafter": rig.drafter(suffix(**how)), "drafter_params": past_outputs(capacity)}
+    finished = specjax.generate_many(
+        target, TABLE, prompts, batch=1, max_new_tokens=BUDGET, max_length=64,
+        learn=lambda *arguments: SUFFIX.remember(*arguments), **drafting,
+    )  # fmt: skip
+    for one in finished:
+        row = one.number % len(PROMPTS)
+        held = suffix_reference.held(outputs, capacity)
+        want = _counted(held, PROMPTS[row], TRUTH[row], how)
+        got = one.rounds, one.drafted, one.accepted
+        must(got == want, f"answer {one.number}: rounds, drafted, accepted {got} not {want}")
+        must(one.tokens == TRUTH[row], f"answer {one.number} is not plain greedy decoding's")
+        outputs.append(TRUTH[row])
+
+
+def _must_count(out: specjax.SampleOutput, want: list[tuple[int, int, int]]) -> None:
+    """Rounds, drafted and accepted tokens, row by row."""
+    counts = out.stats.rounds, out.stats.drafted, out.stats.accepted.sum(1)
+    got = list(zip(*(count.tolist() for count in counts), strict=True))
+    must(got == want, f"rounds, drafted, accepted {got} not {want}")
+
+
+def _counted(
+    held: list[int], prompt: list[int], truth: list[int], how: dict[str, Any]
+) -> tuple[int, int, int]:
+    """Rounds, drafted and accepted tokens of one prompt."""
+    rounds = drafted = kept = at = 0
+    while at < len(truth):
+        limit = min(how["k"], len(truth) - at - 1)
+        draft = suffix_reference.draft(held, prompt + truth[:at], **how, limit=limit)
+        right = [a == b for a, b in zip(draft, truth[at:], strict=False)]
+        accepted = [*right, False].index(False)
+        rounds, drafted, kept = rounds + 1, drafted + len(draft), kept + accepted
+        at += accepted + 1
+    return rounds, drafted, kept
+
+
 SETTINGS = Sampling(temperature=[0.7, 1.3, 0.0, 1.0, 0.9], top_k=5)
 
 
@@ -235,6 +334,6 @@ def far_tail(rig: Rig) -> None:
 
 
 CHECKS = (
-    greedy, rounds, always_right, right_in_turn, heads_in_place, known_text, coupled, neighbours,
-    zero_uniform, far_tail,
+    greedy, rounds, always_right, right_in_turn, heads_in_place, known_text, votes, goes_round,
+    learned, coupled, neighbours, zero_uniform, far_tail,
 )  # fmt: skip

@@ -10,7 +10,15 @@ import numpy as np
 
 from eval import toy
 from specjax import Sampling, testing, verify
-from specjax.drafters import MedusaParams, corpus, corpus_params, first_of, medusa, ngram
+from specjax.drafters import (
+    MedusaParams,
+    corpus,
+    corpus_params,
+    first_of,
+    medusa,
+    ngram,
+    suffix,
+)
 from specjax.heads import MedusaConfig
 from tests import support
 from tests.planted.rig import Rig, must_follow
@@ -185,6 +193,14 @@ def lookup(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "prompt lookup", rule, drafting, samples, table=TABLE, prompt=prompt, eos=2)
 
 
+def remembered(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Suffix decoding: given tokens again, voted by past outputs or copied from the row itself."""
+    outputs = np.random.default_rng(7).integers(0, VOCAB, (12, 9)).tolist()
+    drafter = rig.drafter(suffix(K, n_max=4, growth=None, min_prob=0.4))
+    drafting = {"drafter": drafter, "drafter_params": support.past_of(outputs, 90)}
+    check(rig, "suffix decoding", rule, drafting, samples, table=TABLE, prompt=(1, 2))
+
+
 def in_turn(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     """Prompt lookup, and where it is silent a draft model: given and drawn drafts in one batch."""
     prompt = (0, 1, 2, 0, 1)
@@ -196,4 +212,6 @@ def in_turn(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "drafters in turn", rule, drafting, samples, table=TABLE, prompt=prompt)
 
 
-INSTANCES = (iid, context, partial, mixed, part, sticky, heads, counted, lookup, in_turn)
+INSTANCES = (
+    iid, context, partial, mixed, part, sticky, heads, counted, lookup, remembered, in_turn,
+)  # fmt: skip

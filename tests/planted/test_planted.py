@@ -19,6 +19,7 @@ from tests.planted import (
     wrong_loop,
     wrong_noise,
     wrong_rules,
+    wrong_suffix,
 )
 from tests.planted.fault import Fault
 from tests.planted.rig import Died, rig
@@ -28,6 +29,7 @@ FAULTS: list[Fault] = [
     *wrong_noise.FAULTS,
     *wrong_loop.FAULTS,
     *wrong_drafters.FAULTS,
+    *wrong_suffix.FAULTS,
 ]
 
 # A fault that dies at this p-value dies at SIGNIFICANCE with all but one seed in a hundred: between
@@ -108,6 +110,8 @@ _QUICK = {
     "counted-token",
     "counted-block",
     "lookup-token",
+    "remembered-token",
+    "remembered-block",
     "in_turn-token",
     "in_turn-block",
 }

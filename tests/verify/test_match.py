@@ -10,7 +10,7 @@ import pytest
 
 import specjax
 from specjax import Sampling, testing, verify
-from specjax.drafters import draft_model, ngram
+from specjax.drafters import draft_model, ngram, suffix
 from tests import support
 
 VOCAB = 8
@@ -32,6 +32,7 @@ decode = partial(
 DRAFTERS: dict[str, tuple[Any, Any]] = {
     "ngram 1": (ngram(1, match="first"), None),
     "ngram 4": (ngram(4), None),
+    "suffix 4": (suffix(4), support.past_of([[1, 2, 3], [5, 6, 7, 5], [3] * 9], 30)),
     "draft model 2": (draft_model(TARGET, 2), CLOSE),
     "draft model 5": (draft_model(TARGET, 5), CLOSE),
     "junk": (testing.oracle(3), jnp.full((3, 128), 2, jnp.int32)),

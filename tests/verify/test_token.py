@@ -16,7 +16,7 @@ import pytest
 import specjax
 from specjax import Sampling, keys, testing, verify
 from specjax.draft import Drafter
-from specjax.drafters import draft_model, ngram
+from specjax.drafters import draft_model, ngram, suffix
 from specjax.round import run_round
 from specjax.verify import Verifier, law
 from specjax.verify.token import rule
@@ -69,11 +69,13 @@ def markov_params(seed: int, ends: list[int]) -> support.MarkovParams:
     )
 
 
+PAST = support.past_of(np.random.default_rng(2).integers(0, VOCAB - 1, (9, 20)).tolist(), 150)
 SCRIPT = jnp.asarray(np.tile([-1, -1, -1, -1, 0, 2, 1, 3, 0, -1, 1, 0, 0], (ROWS, 1)), jnp.int32)
 DRAFTERS: dict[str, tuple[Drafter | None, Any]] = {
     "plain": (None, None),
     "draft model": (draft_model(TARGET, K), DRAFT_TABLE),
     "ngram": (ngram(K), None),
+    "suffix": (suffix(K, growth=None), PAST),
     "oracle": (testing.oracle(K), SCRIPT),
     "mixed": (support.markov(K, (False, True, False)), markov_params(0, [])),
     "partial": (support.markov(K), markov_params(1, [1])),
