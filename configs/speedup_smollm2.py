@@ -27,9 +27,9 @@ def get_config() -> ml_collections.ConfigDict:
 
     config.ngram = ngram = ml_collections.ConfigDict()
     ngram.k = 10
-    ngram.n_max = 5
+    ngram.n_max = 8
     ngram.n_min = 2
-    ngram.growth = 2  # tokens drafted per matched token; 0: always k
+    ngram.k_short = 4  # after a match of fewer than n_max tokens
     ngram.match = "recent"
 
     config.eagle = eagle = ml_collections.ConfigDict()
@@ -43,15 +43,23 @@ def get_config() -> ml_collections.ConfigDict:
     medusa.min_prob = 0.0
 
     config.corpus = corpus = ml_collections.ConfigDict()
-    corpus.folder = ""  # of a table; likewise
-    corpus.k = 8
-    corpus.min_prob = 0.2  # a draft goes on as long as it is at least this probable
+    corpus.folder = "checkpoints/smollm2-135m-corpus"
+    corpus.k = 4
+    corpus.min_prob = 0.15  # a draft goes on as long as it is at least this probable
     corpus.min_first = 0.0
     corpus.min_count = 1
     corpus.sampled = False
 
+    config.suffix = suffix = ml_collections.ConfigDict()
+    suffix.k = 4
+    suffix.n_max = 8
+    suffix.n_min = 2
+    suffix.growth = 2
+    suffix.min_prob = 0.2
+    suffix.capacity = 2**15  # tokens of earlier prompts' outputs
+
     config.first_of = in_turn = ml_collections.ConfigDict()
-    in_turn.modes = ("prompt_lookup", "eagle")
+    in_turn.modes = ("prompt_lookup", "corpus", "eagle")
     in_turn.n_min = 3  # what is shorter goes to the head
     in_turn.min_first = 0.0  # what the corpus is less sure of, likewise
 

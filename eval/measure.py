@@ -154,6 +154,8 @@ class Bench:
             self._decode(mode, prompt, 0, 0, 3)
             seconds[mode] = max(2 * middle - begun - time.perf_counter(), 0.0)
             self._stream(mode, prompt, 0, 3)
+            if mode.learn:
+                mode.learn(mode.drafter_params, prompt)
             done()
         target, params, slots = self._chat.target, self._chat.params, self._arguments["max_length"]
         self._clock = PassClock(target, params, sorted(widths), slots)
@@ -215,7 +217,11 @@ class Bench:
             else None
             for mode, own in trials.items()
         }
-        return [Cell(prompt, ids, mode, trials[mode], bursts[mode]) for mode in modes]
+        cells = [Cell(prompt, ids, mode, trials[mode], bursts[mode]) for mode in modes]
+        for cell in cells:  # now, so that no prompt finds its own output
+            if cell.mode.learn:
+                cell.mode.drafter_params = cell.mode.learn(cell.mode.drafter_params, cell.tokens)
+        return cells
 
     def _short(self, budget: int) -> int:
         return min(budget, self._settings.max_new_tokens)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,9 @@ from specjax.drafters import (
     medusa,
     medusa_params,
     ngram,
+    past_outputs,
+    remember,
+    suffix,
 )
 from specjax.heads import EagleConfig, MedusaConfig, formats
 from specjax.models import ModelConfig, fingerprint, students
@@ -40,7 +43,10 @@ if TYPE_CHECKING:
     from eval.settings import Settings  # which knows the names of MAKERS
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+Learn = Callable[[Any, Sequence[int]], Any]
+
+
+@dataclasses.dataclass(eq=False)
 class Mode:
     """One way to decode.
 
@@ -49,7 +55,8 @@ class Mode:
       temperature: 0 is greedy.
       verifier: the rule.
       drafter: what guesses; None for plain decoding.
-      drafter_params: its parameters.
+      drafter_params: its parameters; of one that learns they change from prompt to prompt.
+      learn: what it makes of a finished output: ``(drafter_params, tokens) -> drafter_params``.
       always_k: it drafts k tokens every round, whatever it finds.
       is_copy: the draft model is the target once more: a check, and no speed-up.
     """
@@ -59,6 +66,7 @@ class Mode:
     verifier: Verifier
     drafter: Drafter | None = None
     drafter_params: Any = dataclasses.field(default=None, repr=False)
+    learn: Learn | None = None
     always_k: bool = False
     is_copy: bool = False
 
@@ -146,6 +154,7 @@ class Drafting(NamedTuple):
 
     drafter: Drafter | None = None
     params: Any = None
+    learn: Learn | None = None
     always_k: bool = False
     is_copy: bool = False
 
@@ -153,7 +162,7 @@ class Drafting(NamedTuple):
 def _lookup(settings: Settings, models: Models) -> Drafting:
     del models
     s = settings.ngram
-    lookup = ngram(s.k, n_max=s.n_max, n_min=s.n_min, growth=s.growth or None, match=s.match)
+    lookup = ngram(s.k, n_max=s.n_max, n_min=s.n_min, k_short=s.k_short, match=s.match)
     return Drafting(lookup)
 
 
@@ -175,6 +184,14 @@ def _corpus(settings: Settings, models: Models) -> Drafting:
     return Drafting(drafter, corpus_params(models.corpus))
 
 
+def _suffix(settings: Settings, models: Models) -> Drafting:
+    del models
+    s = settings.suffix
+    limits = {"n_max": s.n_max, "n_min": s.n_min, "growth": s.growth or None}
+    drafter = suffix(s.k, min_prob=s.min_prob, **limits)
+    return Drafting(drafter, past_outputs(s.capacity), remember)
+
+
 def _first_of(settings: Settings, models: Models) -> Drafting:
     s = settings.first_of
     lookup = dataclasses.replace(settings.ngram, n_min=s.n_min)
@@ -182,7 +199,14 @@ def _first_of(settings: Settings, models: Models) -> Drafting:
     settings = dataclasses.replace(settings, ngram=lookup, corpus=table)
     parts = [MAKERS[name](settings, models) for name in s.modes]
     drafters = [part.drafter for part in parts if part.drafter]
-    return Drafting(first_of(*drafters), tuple(part.params for part in parts))
+
+    def learn(params: tuple, tokens: Sequence[int]) -> tuple:
+        pairs = zip(parts, params, strict=True)
+        return tuple(part.learn(own, tokens) if part.learn else own for part, own in pairs)
+
+    learns = any(part.learn for part in parts)
+    params = tuple(part.params for part in parts)
+    return Drafting(first_of(*drafters), params, learn if learns else None)
 
 
 class HeadKind(NamedTuple):
@@ -206,6 +230,7 @@ MAKERS: dict[str, Callable[[Settings, Models], Drafting]] = {
     "draft_model": _draft_model,
     **{name: partial(_head, name) for name in HEADS},
     "corpus": _corpus,
+    "suffix": _suffix,
     "first_of": _first_of,
 }
 
@@ -236,7 +261,7 @@ def load(settings: Settings, dtype: Any) -> Models:
                 )
     table = None
     if "corpus" in settings.drafting:
-        table = load_corpus(settings.corpus.folder, settings.target, target)
+        table = load_corpus(settings.corpus.folder, target)
     return Models(target, draft, heads, table)
 
 
@@ -256,18 +281,13 @@ def make(settings: Settings, models: Models) -> list[Mode]:
     ]
 
 
-def load_corpus(folder: str, name: str, target: Chat) -> CorpusTable:
+def load_corpus(folder: str, target: Chat) -> CorpusTable:
     """A corpus table of the target's tokenizer.
-
-    Args:
-      folder: of the table.
-      name: the target's, as in the settings.
-      target: the target.
 
     Raises:
       ValueError: it can't be used, or is of another tokenizer; says why.
     """
-    tokenizer = fingerprint.tokenizer(chats.find(name))
+    tokenizer = fingerprint.tokenizer(chats.find(target.name))
     return corpus_table.load(folder, vocab_size=target.target.vocab_size, tokenizer=tokenizer)
 
 

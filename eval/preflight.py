@@ -36,7 +36,8 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
     dtype = jnp.dtype(settings.dtype or device.default_dtype())
     target = _config(settings.target)
     heads = {name: getattr(settings, name) for name in HEADS}
-    nodes = max(settings.ngram.k, settings.k, *(head.k for head in heads.values()))
+    looked_up = settings.ngram, settings.corpus, settings.suffix
+    nodes = max(settings.k, *(one.k for one in (*looked_up, *heads.values())))
     items = {
         "target weights": _weight_bytes(target, dtype),
         "target KV cache": _cache_bytes(target, slots, dtype),

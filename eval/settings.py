@@ -24,14 +24,14 @@ class NgramSettings:
       k: most tokens a draft holds.
       n_max: longest match that is looked for.
       n_min: shortest match that is trusted.
-      growth: tokens drafted per matched token; 0: always k.
+      k_short: tokens drafted after a match of fewer than n_max tokens.
       match: "recent" or "first".
     """
 
     k: int
     n_max: int
     n_min: int
-    growth: int
+    k_short: int
     match: str
 
 
@@ -72,6 +72,27 @@ class CorpusSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class SuffixSettings:
+    """Suffix decoding; see ``specjax.drafters.suffix``. It knows the outputs of earlier prompts.
+
+    Attributes:
+      k: most draft tokens a round.
+      n_max: longest match that is looked for.
+      n_min: shortest match that is trusted.
+      growth: tokens drafted per matched token; 0: always k.
+      min_prob: share of the places that must agree with a draft.
+      capacity: tokens of past outputs.
+    """
+
+    k: int
+    n_max: int
+    n_min: int
+    growth: int
+    min_prob: float
+    capacity: int
+
+
+@dataclasses.dataclass(frozen=True)
 class FirstOfSettings:
     """Drafters in turn; see ``specjax.drafters.first_of``.
 
@@ -101,6 +122,7 @@ class Settings:
       eagle: the EAGLE head.
       medusa: the Medusa heads.
       corpus: the corpus table.
+      suffix: suffix decoding.
       first_of: drafters in turn.
       max_new_tokens: budget of a prompt.
       repeats: measurements of a prompt and mode.
@@ -126,6 +148,7 @@ class Settings:
     eagle: HeadSettings
     medusa: HeadSettings
     corpus: CorpusSettings
+    suffix: SuffixSettings
     first_of: FirstOfSettings
     max_new_tokens: int
     repeats: int
@@ -156,6 +179,7 @@ def read(config: Mapping[str, Any]) -> Settings:
     for name in HEADS:
         values[name] = HeadSettings(**results.fields(HeadSettings, values[name], f"{name}."))
     values["corpus"] = CorpusSettings(**results.fields(CorpusSettings, values["corpus"], "corpus."))
+    values["suffix"] = SuffixSettings(**results.fields(SuffixSettings, values["suffix"], "suffix."))
     in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
     values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
     values["modes"] = _words(values["modes"])
@@ -203,8 +227,16 @@ def _check(s: Settings) -> None:
         results.at_least(1, **{name: getattr(s, name)})
     results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
     results.at_least(1, **{"first_of.n_min": s.first_of.n_min})
-    for name, least in (("k", 1), ("n_min", 1), ("n_max", s.ngram.n_min), ("growth", 0)):
-        results.at_least(least, **{f"ngram.{name}": getattr(s.ngram, name)})
+    for kind, others in (("ngram", {"k_short": 1}), ("suffix", {"growth": 0})):
+        own = getattr(s, kind)
+        for name, least in {"k": 1, "n_min": 1, "n_max": own.n_min, **others}.items():
+            results.at_least(least, **{f"{kind}.{name}": getattr(own, name)})
+    if s.ngram.k_short > s.ngram.k:
+        raise ValueError(
+            f"config.ngram.k_short={s.ngram.k_short} is above config.ngram.k={s.ngram.k}; lower it"
+        )
+    results.at_least(3, **{"suffix.capacity": s.suffix.capacity})
+    results.share(**{"suffix.min_prob": s.suffix.min_prob})
     _check_first_of(s)
     for name in (*HEADS, "corpus"):
         results.at_least(1, **{f"{name}.k": getattr(s, name).k})

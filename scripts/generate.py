@@ -57,7 +57,8 @@ def run(
     Args:
       prompt: what to ask.
       target: a folder, a hub id, or "smollm2", the default model.
-      drafter: "ngram", "none", a draft model's folder or hub id, or the folder of a head.
+      drafter: "ngram", "none", a draft model's folder or hub id, or the folder of a head or of a
+        corpus table.
       k: draft tokens a round.
       temperature: 0 takes the most probable token.
       max_new_tokens: most tokens of the answer.
@@ -131,15 +132,19 @@ def run(
 def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
     """The drafter as arguments of ``specjax.stream``."""
     from eval import modes
-    from specjax.drafters import draft_model, ngram
+    from specjax.drafters import corpus, corpus_params, corpus_table, draft_model, ngram
     from specjax.heads import formats
 
     if name == "none":
         return {}
     if name == "ngram":
-        return {"drafter": ngram(10 if k is None else k, n_max=5, n_min=2, growth=2)}
+        k = 10 if k is None else k
+        return {"drafter": ngram(k, n_max=8, n_min=2, k_short=min(4, k))}
     if "/" not in name and not pathlib.Path(name).is_dir():
         raise ValueError(f"--drafter={name}: give ngram, none, a folder or a hub id (owner/name)")
+    if corpus_table.is_table(name):
+        drafter = corpus(4 if k is None else k)
+        return {"drafter": drafter, "drafter_params": corpus_params(modes.load_corpus(name, chat))}
     if formats.is_head(name):
         head = modes.load_head(name, chat.config)
         drafting = head.drafting(head.default_k if k is None else k, chat.params)
@@ -166,10 +171,14 @@ def _define_flags() -> None:
     flags.DEFINE_string("prompt", None, "What to ask.")
     flags.DEFINE_string("target", "smollm2", "The default model, a folder, or a hub id.")
     flags.DEFINE_string(
-        "drafter", "ngram", "ngram, none, a draft model's folder or hub id, or a head's folder."
+        "drafter",
+        "ngram",
+        "ngram, none, a draft model's folder or hub id, a head's or a corpus table's folder.",
     )
     flags.DEFINE_integer(
-        "k", None, "Draft tokens a round; by default 10, a draft model's 5, a head's 3."
+        "k",
+        None,
+        "Draft tokens a round; by default 10, a draft model's 5, a table's 4, a head's 3.",
     )
     flags.DEFINE_float("temperature", 0.0, "0 takes the most probable token.")
     flags.DEFINE_integer("max_new_tokens", 256, "Most tokens of the answer.")

@@ -123,6 +123,7 @@ class Drafter(NamedTuple):
       num_nodes: N, static.
       layers: target features it wants (see ``Target.apply``).
       name: for tables.
+      varies: whether many of its drafts are shorter than N, so that narrow passes pay.
     """
 
     init: Callable[..., Any]
@@ -131,3 +132,4 @@ class Drafter(NamedTuple):
     num_nodes: int
     layers: tuple[int, ...] = ()
     name: str = "drafter"
+    varies: bool = False

@@ -38,7 +38,7 @@ def prepare(
     is_greedy = sampling.temperature is None
     verifier = verifier or (greedy if is_greedy else block)
     validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
-    chosen = _widths(widths, drafter.num_nodes if drafter else 0)
+    chosen = _widths(widths, drafter)
     return Engine(target, drafter, verifier, chosen), sampling
 
 
@@ -100,14 +100,19 @@ def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -
     return max_length
 
 
-def _widths(widths: Sequence[int] | None, nodes: int) -> tuple[int, ...]:
+def _widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tuple[int, ...]:
     """The widths of a target pass; accelerators take one.
 
-    On CPU, in a batch of one, this library's models take up to 5 tokens at little more than the
-    cost of one, and the sixth costs half a pass (``models.linear``, whose ``PANEL_ROWS`` this is).
+    On CPU, in a batch of one, this library's models take up to 5 tokens at a fifth to a quarter
+    more than the cost of one, and the sixth costs two thirds of a pass (``models.linear``, whose
+    ``PANEL_ROWS`` this is). Two tokens cost a twelfth more, which pays where single guesses are
+    common.
     """
+    nodes = drafter.num_nodes if drafter else 0
     if widths is None:
-        several = (1, CHEAP_WIDTH) if jax.default_backend() == "cpu" else ()
+        several: tuple[int, ...] = ()
+        if jax.default_backend() == "cpu":
+            several = (1, 2, CHEAP_WIDTH) if drafter and drafter.varies else (1, CHEAP_WIDTH)
         return (*(width for width in several if width <= nodes), nodes + 1)
     if (
         not widths

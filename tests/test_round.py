@@ -16,7 +16,7 @@ import pytest
 import specjax
 from specjax import Sampling, loop, testing, verify
 from specjax.draft import Draft, Drafter
-from specjax.drafters import draft_model, ngram
+from specjax.drafters import draft_model, first_of, ngram
 from specjax.models import ModelConfig, init_params, transformer_target
 from specjax.round import EOS, LENGTH, RUNNING, advance
 from tests import support
@@ -323,6 +323,16 @@ def test_by_default_a_round_without_drafts_takes_one_token() -> None:
     run = start(max_new_tokens=4)
     assert run.engine.widths == (1, 5)
     assert start(drafter=None, drafter_params=None, max_new_tokens=4).engine.widths == (1,)
+
+
+def test_by_default_drafts_of_one_token_have_a_width_where_drafts_vary() -> None:
+    if jax.default_backend() != "cpu":
+        pytest.skip("accelerators take one width")
+    run = start(max_new_tokens=4, drafter=ngram(7), drafter_params=None)
+    assert run.engine.widths == (1, 2, 5, 8)
+    in_turn = first_of(ngram(2), testing.oracle(3))
+    run = start(max_new_tokens=4, drafter=in_turn, drafter_params=(None, jnp.zeros([1, 9])))
+    assert run.engine.widths == (1, 2, 4)
 
 
 def test_by_default_a_round_without_drafts_takes_one_token_for_one_node_too() -> None:

@@ -175,7 +175,7 @@ def corpus(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="corpus")
+    return Drafter(init, propose, update, num_nodes=k, name="corpus", varies=True)
 
 
 _LEAST = float(np.finfo(np.float32).tiny)

@@ -122,7 +122,8 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
         length = jnp.minimum(context.length + seen, record.length - 1)
         return state._replace(cache=model.rollback(state.cache, length))
 
-    return Drafter(init, propose, update, num_nodes=k, name=f"draft model ({model.name})")
+    name, varies = f"draft model ({model.name})", min_prob > 0
+    return Drafter(init, propose, update, k, name=name, varies=varies)
 
 
 def _parts(params: Params) -> tuple[Any, Array | None]:

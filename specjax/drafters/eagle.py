@@ -202,8 +202,8 @@ def eagle(
         chunk = min(nodes, PANEL_ROWS) if jax.default_backend() == "cpu" else nodes
         return absorb(params, state, follows, cast(Array, record.features), count, chunk)
 
-    layers = config.layers
-    return Drafter(init, propose, update, k, layers, name=f"EAGLE-{config.version}")
+    name, varies = f"EAGLE-{config.version}", min_prob > 0
+    return Drafter(init, propose, update, k, config.layers, name, varies)
 
 
 class _Attention:

@@ -80,7 +80,8 @@ def first_of(*drafters: Drafter) -> Drafter:
         )
 
     name = " / ".join(drafter.name for drafter in drafters)
-    return Drafter(init, propose, update, most, layers, name)
+    varies = any(drafter.varies for drafter in drafters)
+    return Drafter(init, propose, update, most, layers, name, varies)
 
 
 def _own_features(drafters: tuple[Drafter, ...], features: Array | None) -> list[Array | None]:

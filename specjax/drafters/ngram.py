@@ -20,7 +20,12 @@ MATCHES = ("recent", "first")
 
 @cache
 def ngram(
-    k: int = 10, *, n_max: int = 3, n_min: int = 1, growth: int | None = None, match: str = "recent"
+    k: int = 10,
+    *,
+    n_max: int = 3,
+    n_min: int = 1,
+    k_short: int | None = None,
+    match: str = "recent",
 ) -> Drafter:
     """The n-gram drafter. Its state is empty: every draft is found in the tokens themselves.
 
@@ -32,8 +37,8 @@ def ngram(
       k: most tokens a draft holds.
       n_max: longest match that is looked for.
       n_min: shortest match that is trusted.
-      growth: tokens drafted per matched token, up to k; None: always k. A longer match is a better
-        predictor, and a short draft costs a narrower pass.
+      k_short: tokens drafted after a match of fewer than ``n_max`` tokens; None: k. A long match
+        is a better predictor, and a short draft costs a narrower pass.
       match: "recent" or "first", which of several equally long matches to follow.
 
     Returns:
@@ -46,8 +51,8 @@ def ngram(
         raise ValueError(f"ngram: k={k}; it must be at least 1 (drafter=None decodes plainly)")
     if not 1 <= n_min <= n_max:
         raise ValueError(f"ngram: n_min={n_min}, n_max={n_max}; they must be 1 <= n_min <= n_max")
-    if growth is not None and growth < 1:
-        raise ValueError(f"ngram: growth={growth}; it must be at least 1, or None")
+    if k_short is not None and not 1 <= k_short <= k:
+        raise ValueError(f"ngram: k_short={k_short}; it must be 1 to k={k}, or None")
     if match not in MATCHES:
         raise ValueError(f"ngram: match={match!r}; it must be one of {MATCHES}")
 
@@ -64,7 +69,7 @@ def ngram(
         offset = jnp.arange(k, dtype=jnp.int32)
         slots = source[:, None] + offset % period[:, None]
         tokens = jnp.take_along_axis(context.tokens, slots, 1)
-        wanted = jnp.full_like(limit, k) if growth is None else growth * matched
+        wanted = jnp.where(matched == n_max, k, k_short or k)
         length = jnp.where(matched >= n_min, jnp.minimum(wanted, limit), 0)
         return Draft(tokens, length), state, context.cache
 
@@ -72,7 +77,7 @@ def ngram(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="prompt lookup")
+    return Drafter(init, propose, update, num_nodes=k, name="prompt lookup", varies=True)
 
 
 def _longest_match(tokens: Array, length: Array, n_max: int, recent: bool) -> tuple[Array, Array]:

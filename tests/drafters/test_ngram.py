@@ -18,7 +18,7 @@ SLOTS = 24
 
 
 def reference(
-    tokens: list[int], k: int, n_max: int, n_min: int, growth: int | None, match: str
+    tokens: list[int], k: int, n_max: int, n_min: int, k_short: int | None, match: str
 ) -> list[int]:
     """The draft that should follow ``tokens``, by the docstring's words."""
     for n in range(n_max, n_min - 1, -1):
@@ -26,7 +26,7 @@ def reference(
         if ends:
             source = ends[-1] if match == "recent" else ends[0]
             text = list(tokens)
-            count = k if growth is None else min(k, growth * n)
+            count = k if n == n_max else k_short or k
             for i in range(count):
                 text.append(text[source + i])
             return text[len(tokens) :]
@@ -40,11 +40,11 @@ def propose(drafter: Any, tokens: jax.Array, length: jax.Array, limit: jax.Array
 
 
 CONFIGURATIONS = [
-    dict(k=1, n_max=1, n_min=1, growth=None, match="recent"),
-    dict(k=4, n_max=3, n_min=1, growth=None, match="recent"),
-    dict(k=4, n_max=3, n_min=1, growth=None, match="first"),
-    dict(k=6, n_max=4, n_min=2, growth=1, match="recent"),
-    dict(k=5, n_max=2, n_min=2, growth=2, match="first"),
+    dict(k=1, n_max=1, n_min=1, k_short=None, match="recent"),
+    dict(k=4, n_max=3, n_min=1, k_short=None, match="recent"),
+    dict(k=4, n_max=3, n_min=1, k_short=None, match="first"),
+    dict(k=6, n_max=4, n_min=2, k_short=3, match="recent"),
+    dict(k=5, n_max=2, n_min=2, k_short=1, match="first"),
 ]
 
 
@@ -121,7 +121,7 @@ BAD = {
     "k=-3; it must be at least 1": dict(k=-3),
     "n_min=0, n_max=3": dict(n_min=0),
     "n_min=4, n_max=3": dict(n_min=4),
-    "growth=0; it must be at least 1": dict(growth=0),
+    "k_short=0; it must be 1 to k=3": dict(k_short=0),
     "match='last'; it must be one of": dict(match="last"),
 }
 

@@ -54,10 +54,18 @@ def medusa(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(folder, head, medusa, tmp_path_factory):
+def corpus(folder, tmp_path_factory):
+    """The folder of a corpus table."""
+    return tiny.make_corpus(tmp_path_factory.mktemp("corpus"), folder)
+
+
+@pytest.fixture(scope="module")
+def finished(folder, head, medusa, corpus, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run")
     config = make_config(folder, workdir)
-    modes = (*config.modes, "eagle", "medusa", "first_of")
+    modes = (*config.modes, "eagle", "medusa", "corpus", "suffix", "first_of")
+    config.corpus.folder = str(corpus)
+    config.first_of.modes = ("prompt_lookup", "suffix", "corpus", "eagle")
     config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3}})
     config.update({"medusa": {"folder": str(medusa), "k": 2}})
     failures = speedup.run(config, workdir / "out")
@@ -78,9 +86,9 @@ def test_the_results_are_whole_and_nothing_else_is_left(finished):
 
 def test_the_rows_have_the_shared_columns_and_sane_values(finished):
     rows = json.loads((finished[1] / "results.json").read_text())["rows"]
-    # Two prompts and a second turn, two categories and their sum; six modes, two temperatures,
+    # Two prompts and a second turn, two categories and their sum; eight modes, two temperatures,
     # but the copy on the two turns of the first prompt alone, and greedy.
-    assert len(rows) == (3 + 3) * 5 * 2 + (2 + 2)
+    assert len(rows) == (3 + 3) * 7 * 2 + (2 + 2)
     for row in rows:
         assert set(COLUMNS) <= set(row)
         assert all(not isinstance(value, dict | list) for value in row.values())
@@ -98,8 +106,11 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
         heads = whole["medusa", temperature]
         assert (heads["drafter"], heads["label"]) == ("Medusa", "Medusa k=2")
         assert heads["drafted"] > 0 and heads["draft_cost"] > 0
+        for name, label in (("corpus", "corpus k=4"), ("suffix", "suffix decoding k=4")):
+            looked = whole[name, temperature]
+            assert looked["label"] == label and looked["drafted"] > 0
         in_turn = whole["first_of", temperature]
-        assert in_turn["label"] == "prompt lookup / EAGLE-3 k=4"
+        assert in_turn["label"] == "prompt lookup / suffix decoding / corpus / EAGLE-3 k=4"
         assert in_turn["drafted"] > whole["prompt_lookup", temperature]["drafted"]
     assert ("draft_model", 1) not in whole
 

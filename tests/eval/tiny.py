@@ -1,5 +1,6 @@
 """A chat model of random weights, small enough to compile in a second, as a folder."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -9,8 +10,10 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
+from specjax.drafters import corpus_table
 from specjax.heads import EagleConfig, MedusaConfig, MedusaHeads, formats
-from specjax.models import loading, students
+from specjax.models import fingerprint, loading, students
+from tests import support
 from train import eagle_init
 
 CONFIG = {
@@ -79,6 +82,15 @@ def make_medusa(folder: pathlib.Path) -> pathlib.Path:
     one = np.zeros([1, config.target_width], np.float32)
     heads = MedusaHeads(config).init(jax.random.key(0), one)["params"]
     formats.save(folder, config, heads, ids, vocab)
+    return folder
+
+
+def make_corpus(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Writes a corpus table for that model, of what follows some bytes; returns the folder."""
+    counts = {(a,): {(a + 1) % 64: 3, a: 1} for a in range(256)} | {(1, 2): {5: 2}}
+    table = support.table_of(counts, [0.5, 0.5])
+    about = {"tokenizer": fingerprint.tokenizer(target)}
+    corpus_table.save(folder, dataclasses.replace(table, about=about))
     return folder
 
 
