@@ -24,6 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.temperatures = (0.0, 1.0)
     config.verifier = "block"  # at temperatures above 0
     config.k = 5
+    config.draft_min_prob = 0.0
 
     config.ngram = ngram = ml_collections.ConfigDict()
     ngram.k = 10

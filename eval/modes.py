@@ -167,9 +167,12 @@ def _lookup(settings: Settings, models: Models) -> Drafting:
 
 
 def _draft_model(settings: Settings, models: Models) -> Drafting:
-    model, params = models.draft or (models.target.target, models.target.params)
-    drafter = draft_model(model, settings.k)
-    return Drafting(drafter, params, always_k=True, is_copy=models.draft is None)
+    if models.draft is None:  # whose drafts are all right
+        drafter = draft_model(models.target.target, settings.k)
+        return Drafting(drafter, models.target.params, always_k=True, is_copy=True)
+    model, params = models.draft
+    drafter = draft_model(model, settings.k, min_prob=settings.draft_min_prob)
+    return Drafting(drafter, params, always_k=not settings.draft_min_prob)
 
 
 def _head(name: str, settings: Settings, models: Models) -> Drafting:

@@ -117,7 +117,8 @@ class Settings:
       modes: names out of ``modes.MAKERS``; "plain" is what the others are compared with.
       temperatures: 0 is greedy.
       verifier: the rule above temperature 0, out of ``VERIFIERS``.
-      k: draft tokens of the draft model.
+      k: most draft tokens of the draft model.
+      draft_min_prob: how probable its drafts must stay to go on; 0: always k tokens.
       ngram: prompt lookup.
       eagle: the EAGLE head.
       medusa: the Medusa heads.
@@ -144,6 +145,7 @@ class Settings:
     temperatures: tuple[float, ...]
     verifier: str
     k: int
+    draft_min_prob: float
     ngram: NgramSettings
     eagle: HeadSettings
     medusa: HeadSettings
@@ -226,6 +228,7 @@ def _check(s: Settings) -> None:
     ):  # fmt: skip
         results.at_least(1, **{name: getattr(s, name)})
     results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
+    results.share(draft_min_prob=s.draft_min_prob)
     results.at_least(1, **{"first_of.n_min": s.first_of.n_min})
     for kind, others in (("ngram", {"k_short": 1}), ("suffix", {"growth": 0})):
         own = getattr(s, kind)

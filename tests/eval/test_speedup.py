@@ -65,7 +65,7 @@ def finished(folder, head, medusa, corpus, tmp_path_factory):
     config = make_config(folder, workdir)
     modes = (*config.modes, "eagle", "medusa", "corpus", "suffix", "first_of")
     config.corpus.folder = str(corpus)
-    config.first_of.modes = ("prompt_lookup", "suffix", "corpus", "eagle")
+    config.first_of.modes = ("suffix", "corpus", "eagle")
     config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3}})
     config.update({"medusa": {"folder": str(medusa), "k": 2}})
     failures = speedup.run(config, workdir / "out")
@@ -110,8 +110,8 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
             looked = whole[name, temperature]
             assert looked["label"] == label and looked["drafted"] > 0
         in_turn = whole["first_of", temperature]
-        assert in_turn["label"] == "prompt lookup / suffix decoding / corpus / EAGLE-3 k=4"
-        assert in_turn["drafted"] > whole["prompt_lookup", temperature]["drafted"]
+        assert in_turn["label"] == "suffix decoding / corpus / EAGLE-3 k=4"
+        assert in_turn["drafted"] > whole["suffix", temperature]["drafted"]
     assert ("draft_model", 1) not in whole
 
 
