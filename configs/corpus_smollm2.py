@@ -1,6 +1,11 @@
-"""The corpus table of SmolLM2-135M-Instruct's own text.
+"""The corpus table of SmolLM2-135M-Instruct that is in checkpoints/smollm2-135m-corpus.
 
 python -m scripts.build_corpus --config=configs/corpus_smollm2.py --workdir=runs/corpus
+    --config.data="('runs/data', ...)"
+
+Takes 15 seconds for 0.65M tokens of answers, those of configs/eagle3_smollm2.py. Result: 296,208
+contexts; of held-out answers the longest known context says the next token in 31% (its card says
+more).
 """
 
 import ml_collections
@@ -14,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.orders = 5  # the longest context, in tokens
     config.ranks = 4  # continuations of a context
     config.min_count = 1
-    config.megabytes = 8.0
+    config.megabytes = 4.0  # twice that changes nothing on Spec-Bench
     config.held_out = 0.03
     config.seed = 0
     return config.lock()

@@ -18,6 +18,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.modes = ("plain", "prompt_lookup", "draft_model")
     config.target = "meta-llama/Llama-3.1-8B-Instruct"
     config.draft = "meta-llama/Llama-3.2-1B-Instruct"
+    config.draft_min_prob = 0.0
+    config.sampled_modes = ()
     # An accelerator has time for more of everything.
     config.max_new_tokens = 192
     config.repeats = 3

@@ -18,13 +18,16 @@ from ml_collections import config_dict
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.target = "smollm2"  # a folder, a hub id, or the default model
-    config.draft = ""  # no trained draft yet: a second copy of the target, as a check
+    config.draft = "checkpoints/smollm2-135m-draft"  # "": a second copy of the target, as a check
     # Names out of eval/modes.py.
-    config.modes = ("plain", "prompt_lookup", "draft_model", "eagle", "first_of")
+    config.modes = (
+        "plain", "prompt_lookup", "suffix", "corpus", "medusa", "draft_model", "eagle", "first_of",
+    )  # fmt: skip
     config.temperatures = (0.0, 1.0)
+    config.sampled_modes = ("eagle", "first_of")  # above temperature 0, to save time; (): all
     config.verifier = "block"  # at temperatures above 0
-    config.k = 5
-    config.draft_min_prob = 0.0
+    config.k = 5  # most draft tokens of the draft model
+    config.draft_min_prob = 0.25  # it goes on while a draft is at least this probable
 
     config.ngram = ngram = ml_collections.ConfigDict()
     ngram.k = 10
@@ -36,12 +39,12 @@ def get_config() -> ml_collections.ConfigDict:
     config.eagle = eagle = ml_collections.ConfigDict()
     eagle.folder = "checkpoints/smollm2-135m-eagle3"
     eagle.k = 3
-    eagle.min_prob = 0.0
+    eagle.min_prob = 0.25
 
     config.medusa = medusa = ml_collections.ConfigDict()
-    medusa.folder = ""  # of heads; likewise
-    medusa.k = 4
-    medusa.min_prob = 0.0
+    medusa.folder = "checkpoints/smollm2-135m-medusa"
+    medusa.k = 2
+    medusa.min_prob = 0.25
 
     config.corpus = corpus = ml_collections.ConfigDict()
     corpus.folder = "checkpoints/smollm2-135m-corpus"
@@ -61,13 +64,13 @@ def get_config() -> ml_collections.ConfigDict:
 
     config.first_of = in_turn = ml_collections.ConfigDict()
     in_turn.modes = ("prompt_lookup", "corpus", "eagle")
-    in_turn.n_min = 3  # what is shorter goes to the head
-    in_turn.min_first = 0.0  # what the corpus is less sure of, likewise
+    in_turn.n_min = 3  # of prompt lookup; what is shorter goes to the next
+    in_turn.min_first = 0.45  # what the corpus is less sure of, likewise
 
-    config.max_new_tokens = 56
+    config.max_new_tokens = 40
     config.repeats = 1
-    config.article_new_tokens = 160  # the two prompts of the project's article
-    config.article_repeats = 2
+    config.article_new_tokens = 96  # the two prompts of the project's article
+    config.article_repeats = 1
     config.sampled_per_category = 1  # 0: all
     config.copy_prompts = 1
 

@@ -17,4 +17,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.modes = ("plain", "prompt_lookup", "draft_model")
     config.target = "HuggingFaceTB/SmolLM2-360M-Instruct"
     config.draft = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    config.draft_min_prob = 0.0
+    config.sampled_modes = ()
     return config

@@ -31,13 +31,14 @@ class Trial(NamedTuple):
       repeat: its number; equal numbers of a prompt in two modes are a pair.
       decoding: the decoding.
       passes: seconds of a target pass, by width.
-      draft_s: seconds of the drafter's own work in a round; 0 without one.
+      draft_s: seconds of the drafter's own work in a round of whole drafts; 0 without one, None
+        where it can't be timed apart.
     """
 
     repeat: int
     decoding: Decoding
     passes: dict[int, float]
-    draft_s: float
+    draft_s: float | None
 
 
 class Cell(NamedTuple):
@@ -163,7 +164,7 @@ class Bench:
         middle = len(prompt) + budget_of(self._settings, self._plan[0][0]) // 2
         self._draft_clocks = {}
         for mode in self.modes:
-            if mode.drafter is not None:
+            if mode.drafter is not None and mode.timed:
                 # No token twice: where a lookup is silent, what stands behind it does its work.
                 apart = list(range(min(middle, slots - 2 * mode.k - 1)))
                 budget = {"max_new_tokens": mode.k + 1}  # room for whole drafts
@@ -201,12 +202,14 @@ class Bench:
         for repeat in range(max(self._repeats(prompt, mode) for mode in modes)):
             now = [mode for mode in modes if repeat < self._repeats(prompt, mode)]
             passes = self._clock(middle)
-            drafts = {mode: self._draft_clocks[mode]() for mode in now if mode.drafter}
+            drafts = {
+                mode: self._draft_clocks[mode]() for mode in now if mode in self._draft_clocks
+            }
             # Each repeat begins with another mode: none profits from its place.
             shift = (index + repeat) % len(now)
             for mode in now[shift:] + now[:shift]:
                 decoding = self._decode(mode, ids, index, repeat, new)
-                draft_s = drafts.get(mode, 0.0)
+                draft_s = drafts.get(mode, 0.0 if mode.drafter is None else None)
                 trials[mode].append(Trial(repeat, decoding, passes, draft_s))
                 done(prompt.name)
         streamed = prompt.name in ARTICLE or len(self._plan) <= len(ARTICLE)

@@ -1,4 +1,4 @@
-"""The ways of decoding that are compared: plain, prompt lookup, draft model, heads, in turn.
+"""The ways of decoding that are compared: plain, look-ups, a draft model, heads, some in turn.
 
 A further one is an entry of ``MAKERS``, and its name in config.modes.
 """
@@ -27,6 +27,7 @@ from specjax.drafters import (
     eagle,
     eagle_params,
     first_of,
+    learn_each,
     medusa,
     medusa_params,
     ngram,
@@ -58,6 +59,9 @@ class Mode:
       drafter_params: its parameters; of one that learns they change from prompt to prompt.
       learn: what it makes of a finished output: ``(drafter_params, tokens) -> drafter_params``.
       always_k: it drafts k tokens every round, whatever it finds.
+      whole: the same drafter without thresholds, where those end drafts early: what is timed.
+      timed: whether what it does in a round can be timed apart; of drafters in turn it depends on
+        who speaks, so it isn't where one of them takes its time.
       is_copy: the draft model is the target once more: a check, and no speed-up.
     """
 
@@ -68,6 +72,8 @@ class Mode:
     drafter_params: Any = dataclasses.field(default=None, repr=False)
     learn: Learn | None = None
     always_k: bool = False
+    whole: Drafter | None = None
+    timed: bool = True
     is_copy: bool = False
 
     @property
@@ -129,8 +135,10 @@ class Head(NamedTuple):
         """The drafter of k tokens a round, and its parameters."""
         kind = HEADS[self.mode]
         params = kind.params(self.config, self.weights, self.ids, target_params)
-        drafter = kind.drafter(self.config, k, min_prob=min_prob)
-        return Drafting(drafter, params, always_k=not min_prob)
+        whole = kind.drafter(self.config, k)
+        if not min_prob:
+            return Drafting(whole, params, always_k=True)
+        return Drafting(kind.drafter(self.config, k, min_prob=min_prob), params, whole=whole)
 
 
 class Models(NamedTuple):
@@ -156,6 +164,8 @@ class Drafting(NamedTuple):
     params: Any = None
     learn: Learn | None = None
     always_k: bool = False
+    whole: Drafter | None = None
+    timed: bool = True
     is_copy: bool = False
 
 
@@ -171,8 +181,10 @@ def _draft_model(settings: Settings, models: Models) -> Drafting:
         drafter = draft_model(models.target.target, settings.k)
         return Drafting(drafter, models.target.params, always_k=True, is_copy=True)
     model, params = models.draft
-    drafter = draft_model(model, settings.k, min_prob=settings.draft_min_prob)
-    return Drafting(drafter, params, always_k=not settings.draft_min_prob)
+    whole, min_prob = draft_model(model, settings.k), settings.draft_min_prob
+    if not min_prob:
+        return Drafting(whole, params, always_k=True)
+    return Drafting(draft_model(model, settings.k, min_prob=min_prob), params, whole=whole)
 
 
 def _head(name: str, settings: Settings, models: Models) -> Drafting:
@@ -201,15 +213,11 @@ def _first_of(settings: Settings, models: Models) -> Drafting:
     table = dataclasses.replace(settings.corpus, min_first=s.min_first)
     settings = dataclasses.replace(settings, ngram=lookup, corpus=table)
     parts = [MAKERS[name](settings, models) for name in s.modes]
-    drafters = [part.drafter for part in parts if part.drafter]
+    drafters = [part.drafter for part in parts]
 
-    def learn(params: tuple, tokens: Sequence[int]) -> tuple:
-        pairs = zip(parts, params, strict=True)
-        return tuple(part.learn(own, tokens) if part.learn else own for part, own in pairs)
-
-    learns = any(part.learn for part in parts)
-    params = tuple(part.params for part in parts)
-    return Drafting(first_of(*drafters), params, learn if learns else None)
+    learn = learn_each(*(part.learn for part in parts)) if any(p.learn for p in parts) else None
+    params, timed = tuple(part.params for part in parts), not any(part.whole for part in parts)
+    return Drafting(first_of(*drafters), params, learn, timed=timed)
 
 
 class HeadKind(NamedTuple):
@@ -280,7 +288,8 @@ def make(settings: Settings, models: Models) -> list[Mode]:
         Mode(name, temperature, _rule(settings, temperature, name), *drafting[name])
         for temperature in settings.temperatures
         for name in names
-        if not (drafting[name].is_copy and temperature and 0 in settings.temperatures)
+        if not (temperature and 0 in settings.temperatures and name in settings.greedy_alone)
+        and not (drafting[name].is_copy and temperature and 0 in settings.temperatures)
     ]
 
 

@@ -69,7 +69,8 @@ def at_least(least: int, **values: int) -> None:
 def share(**values: float) -> None:
     """Raises ValueError where a setting is no number from 0 to 1."""
     for name, value in values.items():
-        if isinstance(value, bool) or not 0 <= value <= 1:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and 0 <= value <= 1):
             raise ValueError(f"config.{name}={value!r}; it must be a number from 0 to 1")
 
 

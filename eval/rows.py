@@ -111,7 +111,7 @@ def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: i
         "speedup_low": low,
         "speedup_high": high,
         "predicted_speedup": _median(cells, lambda trial: predicted_speedup(mode, trial)),
-        "engine_overhead": _median(cells, lambda trial: engine_overhead(trial)),
+        "engine_overhead": _median(cells, lambda trial: engine_overhead(mode, trial)),
         "draft_cost": _median(cells, lambda trial: draft_cost(mode, trial)),
         "ttft_ms": _median(cells, lambda trial: 1e3 * trial.decoding.ttft_s),
         "itl_p50_ms": _number(1e3 * np.percentile(pauses, 50)) if pauses else None,
@@ -152,35 +152,50 @@ def pass_seconds(trial: Trial) -> float:
 
 def draft_cost(mode: Mode, trial: Trial) -> float | None:
     """What a drafter does for one draft token, in units of a one-token target pass."""
-    if mode.drafter is None:
+    if mode.drafter is None or trial.draft_s is None:
         return None
     return trial.draft_s / mode.k / trial.passes[1]
 
 
-def engine_overhead(trial: Trial) -> float:
+def draft_seconds(mode: Mode, trial: Trial) -> float | None:
+    """Seconds of the drafter's own work in an average round; None where that isn't known.
+
+    A draft that ends early has taken one guess more than it has tokens: the one that was too
+    improbable. Guesses are taken to cost the same each.
+    """
+    if trial.draft_s is None or mode.whole is None:
+        return trial.draft_s
+    drafted = int(trial.decoding.stats.drafted.sum()) / trial.decoding.rounds
+    return trial.draft_s * min(drafted + 1, mode.k) / mode.k
+
+
+def engine_overhead(mode: Mode, trial: Trial) -> float | None:
     """The share of a round that is neither the target's pass nor the drafter's own work."""
+    draft_s = draft_seconds(mode, trial)
+    if draft_s is None:
+        return None
     round_s = trial.decoding.decode_s / trial.decoding.rounds
-    return 1 - (pass_seconds(trial) + trial.draft_s) / round_s
+    return 1 - (pass_seconds(trial) + draft_s) / round_s
 
 
 def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
     """What the formula makes of the measured acceptance rate, draft cost and pass costs.
 
-    Of a drafter that drafts k tokens a round: ``theory.speedup``. A lookup drafts as many as it
-    finds, so its tokens a round are 1 + alpha * judged / rounds, and a pass costs what the widths
-    it used cost.
+    Of a drafter that drafts k tokens a round: ``theory.speedup``. Where drafts vary, tokens a round
+    are 1 + alpha * judged / rounds, and a pass costs what the widths that were used cost.
     """
-    if mode.drafter is None:
+    draft_s = draft_seconds(mode, trial)
+    if mode.drafter is None or draft_s is None:
         return None
     counts, passes = trial.decoding.stats, trial.passes
     alpha = stats.acceptance_rate(counts)
     if math.isnan(alpha):
         alpha = 0.0
     if mode.always_k:
-        cost = draft_cost(mode, trial)
+        cost = draft_s / mode.k / passes[1]
         return theory.speedup(alpha, mode.k, cost, lambda width: passes[width] / passes[1])
     tokens = 1 + alpha * int(counts.judged.sum()) / trial.decoding.rounds
-    return tokens * passes[1] / (pass_seconds(trial) + trial.draft_s)
+    return tokens * passes[1] / (pass_seconds(trial) + draft_s)
 
 
 def interval(ratios: Sequence[float], seed: int) -> tuple[float | None, float | None]:

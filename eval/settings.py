@@ -60,7 +60,7 @@ class CorpusSettings:
       min_prob: how probable a draft must stay to go on.
       min_first: how probable its first token must be; ``first_of`` has a value of its own.
       min_count: contexts whose best continuation was seen less often are as good as unknown.
-      sampled: above temperature 0, draw from the counts; else drafts are given.
+      sampled: draw from the counts, above temperature 0; else drafts are given.
     """
 
     folder: str
@@ -116,6 +116,8 @@ class Settings:
       draft: the same for the draft model; "": a second copy of the target, a check and no speed-up.
       modes: names out of ``modes.MAKERS``; "plain" is what the others are compared with.
       temperatures: 0 is greedy.
+      sampled_modes: the drafting modes that are measured above temperature 0, to save time; all
+        where the modes hold none of them.
       verifier: the rule above temperature 0, out of ``VERIFIERS``.
       k: most draft tokens of the draft model.
       draft_min_prob: how probable its drafts must stay to go on; 0: always k tokens.
@@ -143,6 +145,7 @@ class Settings:
     draft: str
     modes: tuple[str, ...]
     temperatures: tuple[float, ...]
+    sampled_modes: tuple[str, ...]
     verifier: str
     k: int
     draft_min_prob: float
@@ -165,6 +168,12 @@ class Settings:
     synthetic_alpha: float | None
 
     @property
+    def greedy_alone(self) -> set[str]:
+        """The modes that are measured at temperature 0 alone."""
+        sampled = set(self.sampled_modes) & set(self.modes)
+        return set(self.modes) - sampled - {PLAIN} if sampled else set()
+
+    @property
     def drafting(self) -> set[str]:
         """The modes that are decoded in, and those whose drafters they use."""
         return {*self.modes, *(self.first_of.modes if "first_of" in self.modes else ())}
@@ -184,7 +193,8 @@ def read(config: Mapping[str, Any]) -> Settings:
     values["suffix"] = SuffixSettings(**results.fields(SuffixSettings, values["suffix"], "suffix."))
     in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
     values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
-    values["modes"] = _words(values["modes"])
+    for name in ("modes", "sampled_modes"):
+        values[name] = _words(values[name])
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
     settings = Settings(**values)
     _check(settings)
@@ -204,16 +214,18 @@ def _words(value: Any) -> tuple[str, ...]:
 
 
 def _check(s: Settings) -> None:
-    for mode in s.modes:
-        if mode not in MAKERS:
-            raise ValueError(f"config.modes holds {mode!r}; choose from {', '.join(MAKERS)}")
+    for name in ("modes", "sampled_modes"):
+        for mode in getattr(s, name):
+            if mode not in MAKERS:
+                raise ValueError(f"config.{name} holds {mode!r}; choose from {', '.join(MAKERS)}")
     if PLAIN not in s.modes or len(set(s.modes)) != len(s.modes):
         raise ValueError(f"config.modes={s.modes}; name each once, and plain: speed-ups need it")
     for name in (*HEADS, "corpus"):
         if name in s.drafting and not getattr(s, name).folder:
             what = "table" if name == "corpus" else "head"
             raise ValueError(
-                f"config.modes asks for {name!r}: give the {what}'s folder, config.{name}.folder"
+                f"a mode of the config asks for {name!r}: give the {what}'s folder, "
+                f"config.{name}.folder"
             )
     if not s.temperatures or len(set(s.temperatures)) != len(s.temperatures):
         raise ValueError(f"config.temperatures={s.temperatures}; name at least one, each once")
@@ -245,6 +257,7 @@ def _check(s: Settings) -> None:
         results.at_least(1, **{f"{name}.k": getattr(s, name).k})
         results.share(**{f"{name}.min_prob": getattr(s, name).min_prob})
     results.at_least(1, **{"corpus.min_count": s.corpus.min_count})
+    results.share(**{"corpus.min_first": s.corpus.min_first})
     results.share(**{"first_of.min_first": s.first_of.min_first})
     if s.ngram.match not in ("recent", "first"):
         raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")

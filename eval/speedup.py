@@ -110,7 +110,7 @@ def _remarks(s: settings.Settings, cells: Sequence[Cell], target: chat.Chat) -> 
     if few:
         where = f"{len(few)} prompt{'s' if len(few) > 1 else ''}"
         remarks.append(
-            "The draft model here is a second copy of the target, until there is a trained one: "
+            "The draft model here is a second copy of the target: "
             f"all its greedy drafts must be accepted. A check on {where}, no speed-up."
         )
     if s.synthetic_alpha is not None:

@@ -155,7 +155,10 @@ class DraftClock:
         self, target: Target, params: Any, mode: Mode, prompt: Sequence[int], **arguments: Any
     ):
         key = jax.random.key(0)
-        self._run = start(target, params, [list(prompt)], **mode.arguments(key), **arguments)
+        arguments |= mode.arguments(key)
+        if mode.whole:  # an unsure drafter would end its drafts at once here, and seem to cost less
+            arguments["drafter"] = mode.whole
+        self._run = start(target, params, [list(prompt)], **arguments)
         self._count = 1
         self()  # compiles
         self._count = int(np.clip(0.05 / self(), 3, 50))

@@ -105,7 +105,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     about = {
         "tokenizer": tokenizer,
         "target_name": settings.target,
-        "tokens": sum(manifest["supervised"] for manifest in manifests.values()),
+        "tokens": parts.tokens,
         "held_out": settings.held_out,
         "min_count": settings.min_count,
     }
@@ -155,6 +155,8 @@ def _held_out(
 
 def _split(settings: Settings, documents: Documents, number: int) -> tuple[Documents, Documents]:
     """What is counted of a shard, and what is held out."""
+    if len(documents.lengths) < 2:  # the last shard of a folder may hold a single one
+        return documents, data.first(documents, 0)
     counted, held = data.split(documents, settings.held_out, settings.seed + number)
     return (data.first(counted, settings.documents) if settings.documents else counted), held
 

@@ -23,6 +23,8 @@ from train.data import Documents
 
 ROW = np.dtype([("hash", "<u8"), ("shorter", "<u8"), ("token", "<u4"), ("count", "<u4")])
 _ABOUT = "about.json"
+_FORMAT = "specjax corpus counts, version 1"
+_UNFINISHED = ".part-"
 
 
 class Parts:
@@ -39,7 +41,9 @@ class Parts:
 
     def __init__(self, folder: pathlib.Path, identity: Mapping[str, Any], orders: int) -> None:
         self.orders, self._folder = orders, folder
-        identity = json.loads(json.dumps(identity))  # tuples become lists, as in the file
+        identity = json.loads(json.dumps({"format": _FORMAT, **identity}))  # tuples become lists
+        for old in folder.glob(f"{_UNFINISHED}*"):  # of a run that was killed while it counted
+            shutil.rmtree(old, ignore_errors=True)
         path = folder / _ABOUT
         if path.exists():
             held = json.loads(path.read_text())
@@ -58,14 +62,17 @@ class Parts:
 
     def add(self, number: int, documents: Documents) -> None:
         """Counts a shard."""
-        with tempfile.TemporaryDirectory(prefix=".", dir=self._folder) as beside:
-            for order, rows in enumerate(count(documents, self.orders), 1):
-                np.save(f"{beside}/{order}.npy", rows)
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=self._folder) as beside:
             whole = pathlib.Path(beside) / "whole"
             whole.mkdir()
-            for order in range(1, self.orders + 1):
-                shutil.move(f"{beside}/{order}.npy", whole)
+            for order, rows in enumerate(count(documents, self.orders), 1):
+                np.save(whole / f"{order}.npy", rows)
             whole.replace(self._path(number))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were counted."""
+        return sum(int(rows["count"].sum(dtype=np.int64)) for rows in self.read(1))
 
     def read(self, order: int) -> list[NDArray[Any]]:
         """The rows of one order, part by part, as maps of their files."""

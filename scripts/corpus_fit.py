@@ -74,11 +74,14 @@ def doubt(looked: Looked, orders: int) -> NDArray[np.float32]:
         here = looked.order == order
         if here.sum() < _ENOUGH:
             continue
-        prob = looked.count[here] / (looked.total[here] + _GRID[:, None])
-        prob = np.clip(prob, 1e-6, 1 - 1e-6)
-        likelihood = np.where(looked.right[here], np.log(prob), np.log1p(-prob)).sum(1)
-        out[order - 1] = _GRID[np.argmax(likelihood)]
+        some = Looked(*(array[here] for array in looked))
+        out[order - 1] = max(_GRID, key=lambda doubt: _log_likelihood(some, doubt))
     return out
+
+
+def _log_likelihood(looked: Looked, doubt: float) -> float:
+    prob = np.clip(looked.count / (looked.total + doubt), 1e-6, 1 - 1e-6)
+    return float(np.where(looked.right, np.log(prob), np.log1p(-prob)).sum())
 
 
 @jax.jit

@@ -138,10 +138,9 @@ def _best(contexts: Contexts, most: int) -> Contexts:
 
 
 def _table(contexts: Contexts, token: np.dtype, orders: int) -> CorpusTable:
-    contexts = contexts.take(np.argsort(contexts.hash, kind="stable"))
-    # Two contexts of one key can't both be found: the search stops at the first.
-    key = (contexts.hash >> np.uint64(32)).astype(np.uint32)
-    contexts = contexts.take(np.concatenate([[True], key[1:] != key[:-1]]))
+    # Two contexts of one key can't both be found. They come ranked: the one that earns more stays.
+    keys = (contexts.hash >> np.uint64(32)).astype(np.uint32)
+    contexts = contexts.take(np.unique(keys, return_index=True)[1])
     shift = np.ceil(np.log2(np.maximum(contexts.total / (2**16 - 1), 1))).astype(np.int64)
     kept = contexts.counts > 0
     counts = np.maximum(contexts.counts >> shift[:, None], 1)

@@ -123,7 +123,7 @@ class Drafter(NamedTuple):
       num_nodes: N, static.
       layers: target features it wants (see ``Target.apply``).
       name: for tables.
-      varies: whether many of its drafts are shorter than N, so that narrow passes pay.
+      varies: whether its drafts end anywhere, often after one token, so that narrow passes pay.
     """
 
     init: Callable[..., Any]

@@ -242,8 +242,7 @@ def _context(engine: Engine, request: Request, state: State, noise: keys.Noise) 
         token, probs = _drawn(logits, node, ids)
         if probs is not None:
             # Added, not set: of an id that is named twice both shares count.
-            rows = jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None]
-            probs = jnp.zeros([ids.shape[0], vocab], probs.dtype).at[rows, ids].add(probs)
+            probs = jax.vmap(lambda q, i: jnp.zeros([vocab], q.dtype).at[i].add(q))(probs, ids)
         return jnp.take_along_axis(ids, token[:, None], 1)[:, 0], probs
 
     def _drawn(logits: Array, node: Array | int, ids: Array | None) -> tuple[Array, Array | None]:

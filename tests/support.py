@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -188,6 +188,33 @@ def rounds_of(run: Any, most: int = 100) -> Iterator[tuple[Any, Any]]:
         run = specjax.decode(run, rounds=1)
         yield run, copied(run.state)
     raise AssertionError(f"not done after {most} rounds")
+
+
+def ends_by_probability(start: Callable[[float], Any]) -> None:
+    """Sampled drafts end where the product of the largest probabilities falls below a threshold.
+
+    Args:
+      start: ``min_prob`` -> a run at temperature 1, of one key, whose rounds begin with a draft.
+    """
+
+    def draft_of(min_prob: float) -> Draft:
+        run = start(min_prob)
+        return specjax.round.propose(run.engine, run.params, run.request, run.state)[0]
+
+    whole = draft_of(0.0)
+    sure = np.cumprod(np.max(np.asarray(whole.probs)[:, :-1], -1), 1)
+    drafted = np.arange(sure.shape[1]) < np.asarray(whole.length)[:, None]
+    for share in (0.3, 0.7):
+        min_prob = float(np.quantile(sure[drafted], share))
+        short = draft_of(min_prob)
+        want = np.sum(drafted & (sure >= min_prob * (1 + 1e-5)), 1)
+        most = np.sum(drafted & (sure >= min_prob * (1 - 1e-5)), 1)
+        length = np.asarray(short.length)
+        assert np.all((want <= length) & (length <= most)), (length, want)
+        assert 0 < length.sum() < drafted.sum(), "the threshold decided nothing"
+        for row, count in enumerate(length):
+            same = np.asarray(short.tokens)[row, :count], np.asarray(whole.tokens)[row, :count]
+            np.testing.assert_array_equal(*same)
 
 
 def sequences(vocab: int, count: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import pytest
 import specjax
 from eval import modes
 from eval.chat import Chat
-from specjax.drafters import corpus, corpus_params, corpus_table
+from specjax.drafters import corpus, corpus_params, corpus_table, draft_model
 from specjax.heads import formats
 
 HERE = pathlib.Path("checkpoints")
@@ -27,6 +28,11 @@ def table(folder: str, chat: Chat) -> dict[str, Any]:
     return {"drafter": corpus(4), "drafter_params": corpus_params(modes.load_corpus(folder, chat))}
 
 
+def student(folder: str, chat: Chat) -> dict[str, Any]:
+    model, params = modes.load_draft(folder, chat)
+    return {"drafter": draft_model(model, 3), "drafter_params": params}
+
+
 class Shipped(NamedTuple):
     """The most megabytes, what makes a drafter of it, and the least tokens a pass."""
 
@@ -37,7 +43,9 @@ class Shipped(NamedTuple):
 
 SHIPPED = {
     "smollm2-135m-corpus": Shipped(8, table, 1.1),
+    "smollm2-135m-draft": Shipped(16, student, 1.2),
     "smollm2-135m-eagle3": Shipped(16, head, 1.4),
+    "smollm2-135m-medusa": Shipped(12, head, 1.1),
 }
 
 
@@ -59,6 +67,12 @@ def test_a_head_is_of_the_default_model(name: str) -> None:
 def test_the_table_is_of_the_target_s_words() -> None:
     held = corpus_table.load(HERE / "smollm2-135m-corpus", vocab_size=49152)
     assert held.orders == 5 and len(held.keys) > 100_000
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_its_card_is_whole(name: str) -> None:
+    text = (HERE / name / "README.md").read_text()
+    assert not re.findall("@[A-Z]+", text) and "Licence" in text
 
 
 def test_everything_shipped_is_tested() -> None:

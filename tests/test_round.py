@@ -16,7 +16,7 @@ import pytest
 import specjax
 from specjax import Sampling, loop, testing, verify
 from specjax.draft import Draft, Drafter
-from specjax.drafters import draft_model, first_of, ngram
+from specjax.drafters import draft_model, first_of, ngram, past_outputs, suffix
 from specjax.models import ModelConfig, init_params, transformer_target
 from specjax.round import EOS, LENGTH, RUNNING, advance
 from tests import support
@@ -328,11 +328,17 @@ def test_by_default_a_round_without_drafts_takes_one_token() -> None:
 def test_by_default_drafts_of_one_token_have_a_width_where_drafts_vary() -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("accelerators take one width")
-    run = start(max_new_tokens=4, drafter=ngram(7), drafter_params=None)
+    past = past_outputs(8)
+    run = start(max_new_tokens=4, drafter=suffix(7), drafter_params=past)
     assert run.engine.widths == (1, 2, 5, 8)
-    in_turn = first_of(ngram(2), testing.oracle(3))
-    run = start(max_new_tokens=4, drafter=in_turn, drafter_params=(None, jnp.zeros([1, 9])))
+    run = start(max_new_tokens=4, drafter=ngram(7), drafter_params=None)
+    assert run.engine.widths == (1, 5, 8)
+    in_turn = first_of(ngram(2), suffix(3))
+    run = start(max_new_tokens=4, drafter=in_turn, drafter_params=(None, past))
     assert run.engine.widths == (1, 2, 4)
+    for min_prob, widths in ((0.0, (1, 4)), (0.5, (1, 2, 4))):
+        drafter = draft_model(testing.scripted_target(VOCAB), 3, min_prob=min_prob)
+        assert start(max_new_tokens=4, drafter=drafter).engine.widths == widths
 
 
 def test_by_default_a_round_without_drafts_takes_one_token_for_one_node_too() -> None:

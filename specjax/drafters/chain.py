@@ -40,12 +40,11 @@ def draw_chain(
     step: Step,
     *,
     min_prob: float = 0.0,
-    min_first: float = 0.0,
 ) -> tuple[Draft, Any]:
     """Draws up to k tokens, each from a guess that saw the one before.
 
-    A row's draft ends where the product of its guesses' ``prob`` falls below ``min_prob``. That is
-    decided before the token in question is drawn, from guesses and the tokens before it alone:
+    A row's draft ends where the product of its guesses' ``prob`` is 0 or below ``min_prob``. That
+    is decided before the token in question is drawn, from guesses and the tokens before it alone:
     looking at the token itself would bias the output (Leviathan et al.'s rule needs the law of what
     is submitted).
 
@@ -57,8 +56,6 @@ def draw_chain(
       state: what ``step`` carries on.
       step: ``(state, last [B, 1]) -> (the guess of the next token, state)``.
       min_prob: 0 to 1; 0: a row drafts ``limit`` tokens.
-      min_first: the same for the first guess alone, where that must be surer: with less the row
-        says nothing.
 
     Returns:
       The draft, and the state after the longest row's last step (its last token is not seen, or
@@ -67,10 +64,10 @@ def draw_chain(
 
     def going_on(prob: Array, guess: Guess) -> tuple[Array, Array]:
         prob = prob if guess.prob is None else prob * guess.prob
-        return prob, prob >= min_prob
+        return prob, (prob >= min_prob) & (prob > 0)
 
     prob, sure = going_on(jnp.ones(limit.shape, jnp.float32), guess)
-    alive = (limit > 0) & sure & (prob >= min_first)
+    alive = (limit > 0) & sure
     token, probs = draw(guess.logits, 1, guess.ids)
     tokens = jnp.zeros([token.shape[0], k], jnp.int32).at[:, 0].set(token)
     if probs is not None:

@@ -1,8 +1,7 @@
 """Drafts from a table of what the target has said before, context by context.
 
-Costs next to nothing: a few reads of an array, no model. (Static lookup tables go back to Stern et
-al. 2018's and Yang et al. 2023's drafts from text; He et al. 2023, "REST", arXiv:2311.08252, drafts
-from a datastore.)
+Costs next to nothing: a few reads of an array, no model. (He et al. 2023, "REST", arXiv:2311.08252,
+draft from a datastore of text; here it is counted beforehand.)
 """
 
 from __future__ import annotations
@@ -93,9 +92,9 @@ class Known(NamedTuple):
 
 @cache
 def corpus(
-    k: int = 8,
+    k: int = 4,
     *,
-    min_prob: float = 0.2,
+    min_prob: float = 0.15,
     min_first: float = 0.0,
     min_count: int = 1,
     sampled: bool = False,
@@ -104,12 +103,14 @@ def corpus(
     """Drafts what most often followed the last tokens, and again after that, up to k tokens.
 
     The longest context that the table knows decides. A draft ends where the table knows none, or
-    where the product of the probabilities it gives its tokens falls below ``min_prob``: what
-    follows won't pay for a wider pass. All of it is decided before a token is drawn.
+    where it is no longer probable: where the product over its tokens of the probability that the
+    target says what is drafted, by the table's counts, falls below ``min_prob``. What follows won't
+    pay for a wider pass. All of it is decided before a token is drawn.
 
     ``sampled``: the tokens are drawn from the counts of the best few continuations, under the
     active settings, and verified with that q; else each is the most frequent one, chosen without
-    drawing. Greedy they are the same.
+    drawing. Greedy the tokens are the same, but drafts go on longer, for the probability is then
+    that of all these continuations.
 
     State: empty.
 
@@ -158,17 +159,11 @@ def corpus(
             return guess(recent), recent
 
         recent = last_tokens(context.tokens, context.length, table.doubt.shape[0])
-        draft, _ = draw_chain(
-            context.draw if sampled else _best,
-            limit,
-            k,
-            guess(recent),
-            recent,
-            step,
-            # Where nothing is known the probability is 0, which no threshold may let pass.
-            min_prob=max(min_prob, _LEAST),
-            min_first=min_first,
-        )
+        first = guess(recent)
+        if min_first and first.prob is not None:
+            limit = jnp.where(first.prob >= min_first, limit, 0)
+        draw = context.draw if sampled else _best
+        draft, _ = draw_chain(draw, limit, k, first, recent, step, min_prob=min_prob)
         return draft, state, context.cache
 
     def update(params: Params, state: tuple[()], context: Context, record: Record) -> tuple[()]:
@@ -176,9 +171,6 @@ def corpus(
         return state
 
     return Drafter(init, propose, update, num_nodes=k, name="corpus", varies=True)
-
-
-_LEAST = float(np.finfo(np.float32).tiny)
 
 
 def look_up(table: CorpusParams, recent: Array, min_count: int, ranks: int) -> Known:
@@ -201,6 +193,7 @@ def look_up(table: CorpusParams, recent: Array, min_count: int, ranks: int) -> K
     slot = jnp.take_along_axis(slot, which[:, None], 1)[:, 0]
     at = table.first[slot][:, None] + jnp.arange(ranks, dtype=jnp.int32)
     there = (at < table.first[slot + 1][:, None]) & (longest > 0)[:, None]
+    at = jnp.minimum(at, table.tokens.shape[0] - 1)
     total = jnp.where(longest > 0, table.totals[slot] + table.doubt[which], 1)
     return Known(table.tokens[at], jnp.where(there, table.counts[at], 0), total, longest)
 
@@ -214,11 +207,12 @@ def _find(table: CorpusParams, keys: Array) -> Array:
     bits = (table.buckets.shape[0] - 1).bit_length() - 1
     bucket = (keys >> np.uint32(32 - bits)).astype(jnp.int32)
     low, high = table.buckets[bucket], table.buckets[bucket + 1]
+    last = table.keys.shape[0] - 1
     for _ in range(_STEPS):
         middle = (low + high) // 2
-        below = (table.keys[middle] < keys) & (low < high)
+        below = (table.keys[jnp.minimum(middle, last)] < keys) & (low < high)
         low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
-    return jnp.minimum(low, table.keys.shape[0] - 1)
+    return jnp.minimum(low, last)
 
 
 def _best(logits: ArrayLike, node: Any, ids: Array) -> tuple[Array, None]:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,15 @@ from specjax.models import saving
 
 FORMAT = "specjax corpus table, version 1"
 FILE = "model.safetensors"
+_WRITTEN = "format", "orders", "doubt", "contexts", "checksum"  # by save itself
+_ARRAYS = {
+    "keys": (np.uint32,),
+    "checks": (np.uint16,),
+    "totals": (np.uint16,),
+    "sizes": (np.uint8,),
+    "tokens": (np.uint16, np.uint32),
+    "counts": (np.uint16,),
+}
 _SEEDS = 0x9E3779B9, 0x85EBCA6B  # of the key and of the check
 
 
@@ -31,7 +41,7 @@ class CorpusTable:
     """Contexts of 1 to N tokens, and the tokens that follow them most often.
 
     Attributes:
-      keys: uint32 ``[C]``, ascending: hashes of the contexts, of all orders together.
+      keys: uint32 ``[C]``, ascending, each once: hashes of the contexts, of all orders together.
       checks: uint16 ``[C]``, further hashes of the same.
       totals: uint16 ``[C]``, how often each occurred (halved with its counts until they fit).
       sizes: uint8 ``[C]``, continuations kept of each, at least 1.
@@ -90,7 +100,14 @@ def _mixed(x: Any) -> Any:
 
 def save(folder: str | os.PathLike[str], table: CorpusTable) -> None:
     """Writes a table's folder, whole files, each beside its place and then renamed."""
-    about = {**table.about, "format": FORMAT, "orders": table.orders, "doubt": table.doubt.tolist()}
+    about = {
+        **table.about,
+        "format": FORMAT,
+        "orders": table.orders,
+        "doubt": table.doubt.tolist(),
+        "contexts": len(table.keys),
+        "checksum": _checksum(table),
+    }
     arrays = {name: getattr(table, name) for name in _ARRAYS}
     saving.write(folder, about, arrays, FILE)
 
@@ -118,33 +135,15 @@ def load(
         )
     path = folder / FILE
     arrays = _arrays(path)
-    table = CorpusTable(
-        **arrays,
-        doubt=np.asarray(about.pop("doubt", []), np.float32),
-        about={name: value for name, value in about.items() if name not in ("format", "orders")},
-    )
-    if problem := _problem(table, about.get("orders"), vocab_size):
+    try:
+        doubt = np.asarray(about.get("doubt", []), np.float32)
+    except (TypeError, ValueError):
+        doubt = np.zeros(0, np.float32)  # which is a problem below
+    own = {name: value for name, value in about.items() if name not in _WRITTEN}
+    table = CorpusTable(**arrays, doubt=doubt, about=own)
+    if problem := _problem(table, about, vocab_size):
         raise ValueError(f"{path} is damaged: {problem}; get it again, or build it again")
     return table
-
-
-_ARRAYS = {
-    "keys": (np.uint32,),
-    "checks": (np.uint16,),
-    "totals": (np.uint16,),
-    "sizes": (np.uint8,),
-    "tokens": (np.uint16, np.uint32),
-    "counts": (np.uint16,),
-}
-
-
-def is_table(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a table, by its config.json."""
-    try:
-        _about(pathlib.Path(folder) / "config.json")
-    except ValueError:
-        return False
-    return True
 
 
 def _about(path: pathlib.Path) -> dict[str, Any]:
@@ -177,17 +176,24 @@ def _arrays(path: pathlib.Path) -> dict[str, Any]:
     return arrays
 
 
-def _problem(table: CorpusTable, orders: Any, vocab_size: int) -> str:
+def _checksum(table: CorpusTable) -> int:
+    """Of the keys: that they belong to this config.json, whose numbers were fitted to them."""
+    return zlib.crc32(np.ascontiguousarray(table.keys).tobytes())
+
+
+def _problem(table: CorpusTable, about: Mapping[str, Any], vocab_size: int) -> str:
     """What is wrong with a table's contents; "" where nothing is."""
-    contexts = len(table.keys)
-    if table.doubt.ndim != 1 or not table.orders or table.orders != orders:
+    contexts, orders = len(table.keys), about.get("orders")
+    if table.doubt.ndim != 1 or not table.doubt.size or table.doubt.size != orders:
         return f"orders={orders!r} with {table.doubt.size} values of doubt"
     if not np.all(np.isfinite(table.doubt) & (table.doubt >= 0)):
         return f"doubt={table.doubt.tolist()}, where numbers of at least 0 belong"
     if not contexts or {len(table.checks), len(table.totals), len(table.sizes)} != {contexts}:
         return "its arrays belong to different numbers of contexts"
-    if not np.all(table.keys[:-1] <= table.keys[1:]):
-        return "its contexts are not in order"
+    if not np.all(table.keys[:-1] < table.keys[1:]):
+        return "its contexts are not in order, each once"
+    if _checksum(table) != about.get("checksum"):
+        return "its contexts are not those that its config.json was written for"
     rows = int(table.sizes.sum(dtype=np.int64))
     if not table.sizes.all() or {len(table.tokens), len(table.counts)} != {rows}:
         return f"it names {rows} continuations and holds {len(table.tokens)}"

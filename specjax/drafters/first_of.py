@@ -7,7 +7,9 @@ first, and heads or a model answer where it is silent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -82,6 +84,23 @@ def first_of(*drafters: Drafter) -> Drafter:
     name = " / ".join(drafter.name for drafter in drafters)
     varies = any(drafter.varies for drafter in drafters)
     return Drafter(init, propose, update, most, layers, name, varies)
+
+
+def learn_each(*learn: Callable[[Any, Sequence[int]], Any] | None) -> Callable[..., tuple]:
+    """What ``generate_many`` takes as ``learn`` for drafters in turn.
+
+    Args:
+      *learn: each drafter's own, such as ``remember``; None for one that learns nothing.
+
+    Returns:
+      ``(drafter_params, tokens) -> drafter_params``, of tuples.
+    """
+
+    def learned(params: tuple, tokens: Sequence[int]) -> tuple:
+        pairs = zip(learn, params, strict=True)
+        return tuple(own(part, tokens) if own else part for own, part in pairs)
+
+    return learned
 
 
 def _own_features(drafters: tuple[Drafter, ...], features: Array | None) -> list[Array | None]:

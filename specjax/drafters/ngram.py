@@ -77,7 +77,7 @@ def ngram(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="prompt lookup", varies=True)
+    return Drafter(init, propose, update, num_nodes=k, name="prompt lookup")
 
 
 def _longest_match(tokens: Array, length: Array, n_max: int, recent: bool) -> tuple[Array, Array]:

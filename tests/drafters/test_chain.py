@@ -65,14 +65,19 @@ def test_a_threshold_of_nothing_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
-def test_the_law_of_two_tokens_is_the_target_s(rule: str) -> None:
+def test_the_joint_law_of_several_rounds_is_the_target_s(rule: str) -> None:
+    """Five tokens of three; drafts of every length up to four."""
+    target, table = testing.scripted_target(3), testing.scripted_table(0, 3, scale=1.0)
+    close = table + testing.scripted_table(1, 3, scale=0.6)
     out = specjax.sample(
-        TARGET, TABLE, np.tile([3, 1], (8192, 1)), max_new_tokens=2,
-        drafter=draft_model(TARGET, 4, min_prob=0.3), drafter_params=CLOSE,
+        target, table, np.tile([2, 1], (15_000, 1)), max_new_tokens=5,
+        drafter=draft_model(target, 4, min_prob=0.3), drafter_params=close,
         sampling=Sampling(temperature=0.9), verifier=verify.BY_NAME[rule], key=jax.random.key(5),
     )  # fmt: skip
-    law = support.joint_law(TABLE, (3, 1), 2, temperature=0.9)
-    assert support.p_value(np.asarray(out.tokens), law, VOCAB) > support.SIGNIFICANCE
+    law = support.joint_law(table, (2, 1), 5, temperature=0.9)
+    assert support.p_value(np.asarray(out.tokens), law, 3) > support.SIGNIFICANCE
+    drafted = np.asarray(out.stats.drafted) / np.asarray(out.stats.rounds)
+    assert 0.2 < drafted.mean() < 3, "drafts did not end early: nothing was tested"
 
 
 def test_rows_end_on_their_own() -> None:
@@ -90,10 +95,8 @@ def test_rows_end_on_their_own() -> None:
         return jnp.full([4], node, jnp.int32), None
 
     limit, zero = jnp.array([3, 3, 3, 2], jnp.int32), jnp.zeros([], jnp.int32)
-    for first, lengths in ((0.0, [3, 1, 0, 2]), (0.95, [0, 0, 0, 0])):
-        draft, _ = draw_chain(
-            draw, limit, 3, guess(zero), zero, step, min_prob=0.5, min_first=first
-        )
+    for least, lengths in ((0.5, [3, 1, 0, 2]), (0.95, [0, 0, 0, 0]), (0.0, [3, 3, 3, 2])):
+        draft, _ = draw_chain(draw, limit, 3, guess(zero), zero, step, min_prob=least)
         assert draft.length.tolist() == lengths
     assert draft.tokens[:, 0].tolist() == [1] * 4
 

@@ -47,6 +47,8 @@ def test_a_token_the_target_lacks_is_refused(tmp_path: pathlib.Path) -> None:
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "order": ({"keys": np.array([3, 2, 1], np.uint32)}, "its contexts are not in order"),
+    "twice": ({"keys": np.array([1, 1, 2], np.uint32)}, "not in order, each once"),
+    "others": ({"keys": np.array([1, 2, 3], np.uint32)}, "not those that its config.json was writ"),
     "counts": ({"counts": np.ones(3, np.uint16)}, "it names 4 continuations and holds 4"),
     "checks": ({"checks": np.ones(2, np.uint16)}, "arrays belong to different numbers of contexts"),
     "sizes": ({"sizes": np.array([0, 2, 2], np.uint8)}, "it names 4 continuations"),
@@ -79,6 +81,7 @@ def test_a_truncated_file_is_named(tmp_path: pathlib.Path) -> None:
     [
         ({"format": "other"}, "is not that of a 'specjax corpus table"),
         ({"doubt": [1.0]}, "orders=2 with 1 values of doubt"),
+        ({"doubt": "much"}, "orders=2 with 0 values of doubt"),
         ({"doubt": [-1.0, 0.0]}, r"doubt=\[-1.0, 0.0\], where numbers of at least 0 belong"),
     ],
 )

@@ -102,6 +102,26 @@ def test_between_rounds_the_state_is_made_of_true_features(name: str) -> None:
     assert rounds > 3 and 0 in seen and len(seen) > 2, "counts that never occur are not tested"
 
 
+def test_a_draft_ends_where_the_head_is_unsure() -> None:
+    sampled = dict(sampling=Sampling(temperature=1.0))
+    support.ends_by_probability(
+        lambda min_prob: start("3", **sampled, drafter=eagle(CONFIGS["3"], K, min_prob=min_prob))
+    )
+
+
+def test_greedy_output_is_plain_decoding_s_where_drafts_end_early() -> None:
+    """The head's state must be right behind drafts of any length."""
+    prompts = [[(a + b * 5) % 24 for b in range(1 + a % 4)] for a in range(48)]
+    same = dict(max_new_tokens=12, eos_ids=(5,))
+    plain = specjax.sample(TARGET, weights(), prompts, **same)
+    drafter = eagle(CONFIGS["3"], K, min_prob=0.05)
+    ours = specjax.sample(
+        TARGET, weights(), prompts, **same, drafter=drafter, drafter_params=head_of("3")
+    )
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    assert int(ours.stats.accepted.sum()) > 0
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_output_is_plain_decoding_s(name: str) -> None:
     prompts = [[(a + b * 5) % 24 for b in range(1 + a % 4)] for a in range(48)]

@@ -57,7 +57,7 @@ def drafting(name: str) -> dict[str, Any]:
 
 def start(name: str, prompts: Any = PROMPTS, **arguments: Any) -> Any:
     values = dict(max_new_tokens=12, max_length=32, key=jax.random.key(2), eos_ids=(5,))
-    return specjax.start(TARGET, weights(), prompts, **drafting(name), **{**values, **arguments})
+    return specjax.start(TARGET, weights(), prompts, **{**drafting(name), **values, **arguments})
 
 
 @pytest.mark.parametrize("name", ["target", "in turn"])
@@ -141,6 +141,15 @@ def test_each_head_draws_from_its_own_law() -> None:
     np.testing.assert_allclose(probs[..., IDS].sum(-1), 1, atol=1e-5)
     tokens = np.asarray(draft.tokens)[1:]
     assert (np.take_along_axis(probs, tokens[..., None], -1) > 0).all()
+
+
+def test_a_draft_ends_where_the_heads_are_unsure() -> None:
+    sampled = dict(sampling=Sampling(temperature=1.0))
+    support.ends_by_probability(
+        lambda min_prob: start(
+            "own", **sampled, drafter=medusa(CONFIGS["own"], K, min_prob=min_prob)
+        )
+    )
 
 
 def test_every_block_of_every_head_has_its_own_parameters() -> None:

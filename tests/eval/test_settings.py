@@ -37,6 +37,7 @@ def test_names_given_as_one_text_are_split():
         ({"temperatures": ()}, "name at least one"),
         ({"temperatures": (0.0, -1.0)}, "config.temperatures holds -1.0"),
         ({"temperatures": 1.0}, "config.temperatures=1.0; it must be a tuple"),
+        ({"sampled_modes": ("eagle", "magic")}, "config.sampled_modes holds 'magic'; choose"),
         ({"k": -1}, "config.k=-1; it must be an integer of at least 1"),
         ({"max_new_tokens": 0}, "config.max_new_tokens=0"),
         ({"repeats": True}, "config.repeats=True"),
@@ -48,11 +49,11 @@ def test_names_given_as_one_text_are_split():
         ({"ngram": 3}, "config.ngram is 3"),
         (
             {"modes": ("plain", "eagle"), "eagle__folder": ""},
-            "config.modes asks for 'eagle': give the head's folder",
+            "asks for 'eagle': give the head's folder",
         ),
         (
-            {"first_of__modes": ("medusa",), "modes": ("plain", "first_of")},
-            "config.modes asks for 'medusa': give the head's folder, config.medusa.folder",
+            {"first_of__modes": ("medusa",), "modes": ("plain", "first_of"), "medusa__folder": ""},
+            "asks for 'medusa': give the head's folder, config.medusa.folder",
         ),
         ({"medusa__k": 0}, "config.medusa.k=0"),
         ({"medusa": 3}, "config.medusa is 3"),
@@ -62,7 +63,11 @@ def test_names_given_as_one_text_are_split():
         ),
         ({"first_of__modes": ()}, "config.first_of.modes is empty"),
         (
-            {"modes": ("plain", "first_of"), "first_of__modes": ("prompt_lookup", "draft_model")},
+            {
+                "modes": ("plain", "first_of"),
+                "first_of__modes": ("prompt_lookup", "draft_model"),
+                "draft": "",
+            },
             "a copy of the target is no drafter: give config.draft",
         ),
         ({"first_of__n_min": 0}, "config.first_of.n_min=0"),
@@ -74,7 +79,7 @@ def test_names_given_as_one_text_are_split():
         ({"corpus__min_prob": -1}, "config.corpus.min_prob=-1; it must be a number from 0 to 1"),
         (
             {"modes": ("plain", "corpus"), "corpus__folder": ""},
-            "config.modes asks for 'corpus': give the table's folder, config.corpus.folder",
+            "asks for 'corpus': give the table's folder, config.corpus.folder",
         ),
         ({"first_of__min_first": 2}, "config.first_of.min_first=2"),
         ({"eagle__min_prob": 7}, "config.eagle.min_prob=7; it must be a number from 0 to 1"),
@@ -90,6 +95,13 @@ def test_names_given_as_one_text_are_split():
 def test_a_bad_value_is_named(changes, message):
     with pytest.raises(ValueError, match=message):
         settings.read(config(**changes))
+
+
+def test_modes_that_are_measured_greedily_alone():
+    read = settings.read(config(modes=("plain", "prompt_lookup", "eagle")))
+    assert read.greedy_alone == {"prompt_lookup"}
+    assert settings.read(config(modes=("plain", "prompt_lookup"))).greedy_alone == set()
+    assert settings.read(config(sampled_modes=())).greedy_alone == set()
 
 
 def test_a_missing_key_is_named():

@@ -35,7 +35,16 @@ def make_config(folder, tmp_path, **changes):
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = speedup_smollm2.get_config()
-    config.update({"target": str(folder), "prompts": str(file), "max_new_tokens": 12, "k": 2})
+    config.update(
+        {
+            "target": str(folder),
+            "prompts": str(file),
+            "max_new_tokens": 12,
+            "k": 2,
+            "draft": "",
+            "sampled_modes": (),
+        }
+    )
     config.update({"repeats": 2, "turns": 2, "ngram": {"k": 4}})
     config.update({"modes": ("plain", "prompt_lookup", "draft_model"), **changes})
     return config

@@ -14,6 +14,7 @@ from specjax.drafters import (
     MedusaParams,
     corpus,
     corpus_params,
+    draft_model,
     first_of,
     medusa,
     ngram,
@@ -212,6 +213,17 @@ def in_turn(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "drafters in turn", rule, drafting, samples, table=TABLE, prompt=prompt)
 
 
+def unsure(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drawn drafts that end where they are improbable; a row without any asks a draft model."""
+    params = corpus_params(support.table_of(COUNTED, [1.0, 0.5]))
+    model = draft_model(testing.scripted_target(VOCAB), K, min_prob=0.3)
+    drafting = {
+        "drafter": first_of(rig.drafter(corpus(2, sampled=True, min_first=0.7)), model),
+        "drafter_params": (params, CLOSE),
+    }
+    check(rig, "unsure drafters", rule, drafting, samples, table=TABLE)
+
+
 INSTANCES = (
-    iid, context, partial, mixed, part, sticky, heads, counted, lookup, remembered, in_turn,
+    iid, context, partial, mixed, part, sticky, heads, counted, lookup, remembered, in_turn, unsure,
 )  # fmt: skip

@@ -114,6 +114,8 @@ _QUICK = {
     "remembered-block",
     "in_turn-token",
     "in_turn-block",
+    "unsure-token",
+    "unsure-block",
 }
 GRID = [
     pytest.param(

@@ -157,6 +157,16 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return _proposing(change)
 
 
+@FAULTS.add(laws.unsure, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A corpus leaves the row to another drafter because of the token it drew."""
+    return _proposing(
+        lambda draft, context: draft._replace(
+            length=jnp.where(draft.tokens[:, 0] == 1, 0, draft.length)
+        )
+    )
+
+
 @FAULTS.add(laws.counted, token)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A corpus' most frequent continuation is chosen and passes as drawn from the counts."""
