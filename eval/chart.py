@@ -128,7 +128,7 @@ def _panel(
             ends = [row["speedup"] if row[end] is None else row[end] for end in _ENDS]
             axes.plot(ends, [place[name]] * 2, color=color, lw=2, zorder=3)
             marks = [one["speedup"] for one in singles if one["category"] == name]
-            far = max(*ends, *marks, row["predicted_speedup"])
+            far = max(*ends, *marks, row["predicted_speedup"] or 0)
             axes.annotate(
                 f"{row['speedup']:.2f}", (far, place[name]),
                 xytext=(6, 0), textcoords="offset points", va="center", fontsize=7, color=color,
