@@ -186,7 +186,9 @@ LEARNING: dict[str, Any] = dict(
 )
 
 
-@pytest.mark.parametrize("how", [{}, dict(sampling=SAMPLED, verifier=verify.match)], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, dict(sampling=SAMPLED, verifier=verify.match)], ids=["greedy", "match"]
+)
 def test_answers_stay_when_the_drafter_learns(how: dict[str, Any]) -> None:
     """Each prompt twice, the second time when its answer is known."""
     learned, given = [], []
