@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,7 @@ from specjax.drafters import (
     remember,
     suffix,
 )
+from specjax.generate import Learn
 from specjax.heads import EagleConfig, MedusaConfig, formats
 from specjax.models import ModelConfig, fingerprint, students
 from specjax.target import Target
@@ -42,9 +43,6 @@ from specjax.verify import Verifier
 
 if TYPE_CHECKING:
     from eval.settings import Settings  # which knows the names of MAKERS
-
-
-Learn = Callable[[Any, Sequence[int]], Any]
 
 
 @dataclasses.dataclass(eq=False)

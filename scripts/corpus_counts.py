@@ -85,14 +85,13 @@ class Parts:
 
 def count(documents: Documents, orders: int) -> Iterator[NDArray[Any]]:
     """Rows of orders 1 to N: the supervised tokens by the n tokens before each, in its document."""
-    place = np.arange(len(documents.tokens)) - np.repeat(documents.starts[:-1], documents.lengths)
-    where = np.flatnonzero(documents.mask & (place > 0))
-    contexts = before(documents, where, orders)
+    where, place = asked(documents)
+    contexts = before(documents.tokens, where, place, orders)
     high, low = corpus_table.hashes(contexts)
     whole = (high.astype(np.uint64) << np.uint64(32)) | low
     tokens = documents.tokens[where].astype(np.uint32)
     for order in range(1, orders + 1):
-        enough = place[where] >= order
+        enough = place >= order
         rows = np.zeros(int(enough.sum()), ROW)
         rows["hash"] = whole[enough, order - 1]
         rows["shorter"] = whole[enough, order - 2] if order > 1 else 0
@@ -100,12 +99,24 @@ def count(documents: Documents, orders: int) -> Iterator[NDArray[Any]]:
         yield summed(rows)
 
 
-def before(documents: Documents, where: NDArray[np.int64], orders: int) -> NDArray[np.int32]:
-    """int32 ``[M, N]``, the tokens before each place, the last one first; -1 past the beginning."""
-    slots = where[:, None] - 1 - np.arange(orders)
-    starts = np.repeat(documents.starts[:-1], documents.lengths)[where]
-    inside = slots >= starts[:, None]
-    return np.where(inside, documents.tokens[np.maximum(slots, 0)], -1).astype(np.int32)
+def asked(documents: Documents) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The supervised tokens that follow another of their document.
+
+    Returns:
+      int64 ``[M]`` each: where they are, and how many tokens of the document are before each.
+    """
+    place = np.arange(len(documents.tokens)) - np.repeat(documents.starts[:-1], documents.lengths)
+    where = np.flatnonzero(documents.mask & (place > 0))
+    return where, place[where]
+
+
+def before(
+    tokens: NDArray[np.int32], where: NDArray[np.int64], place: NDArray[np.int64], orders: int
+) -> NDArray[np.int32]:
+    """int32 ``[M, N]``, the tokens before those of ``asked``, the last one first; -1 for none."""
+    back = np.arange(orders)
+    slots = np.maximum(where[:, None] - 1 - back, 0)
+    return np.where(back < place[:, None], tokens[slots], -1).astype(np.int32)
 
 
 def summed(rows: NDArray[Any]) -> NDArray[Any]:

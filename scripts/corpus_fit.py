@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from scripts.corpus_counts import before
+from scripts.corpus_counts import asked, before
 from specjax.drafters.corpus import CorpusParams, Known, corpus_params, look_up
 from specjax.drafters.corpus_table import CorpusTable
 from train.data import Documents
@@ -43,13 +43,11 @@ def look(table: CorpusTable, texts: Iterable[Documents]) -> Looked:
     params = corpus_params(dataclasses.replace(table, doubt=np.zeros_like(table.doubt)))
     out: list[tuple[Any, ...]] = [(np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 2, [])]
     for documents in texts:
-        place = np.arange(len(documents.tokens))
-        starts = np.repeat(documents.starts[:-1], documents.lengths)
-        where = np.flatnonzero(documents.mask & (place > starts))
+        where, place = asked(documents)
         for at in range(0, len(where), _AT_ONCE):
-            some = where[at : at + _AT_ONCE]
+            some, depth = (array[at : at + _AT_ONCE] for array in (where, place))
             recent = np.full((_AT_ONCE, table.orders), -1, np.int32)  # one shape, one program
-            recent[: len(some)] = before(documents, some, table.orders)
+            recent[: len(some)] = before(documents.tokens, some, depth, table.orders)
             known = jax.device_get(_search(params, recent))
             right = known.tokens[: len(some), 0] == documents.tokens[some]
             right &= known.order[: len(some)] > 0

@@ -29,7 +29,7 @@ from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling
 
-Learn = Callable[[Any, list[int]], Any]
+Learn = Callable[[Any, list[int]], Any]  # (drafter_params, an answer) -> drafter_params
 
 
 class Prompt(NamedTuple):
