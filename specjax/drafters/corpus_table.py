@@ -146,6 +146,15 @@ def load(
     return table
 
 
+def is_table(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a table, by its config.json."""
+    try:
+        _about(pathlib.Path(folder) / "config.json")
+    except ValueError:
+        return False
+    return True
+
+
 def _about(path: pathlib.Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text())

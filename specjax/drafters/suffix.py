@@ -174,7 +174,7 @@ def suffix(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="suffix decoding", varies=True)
+    return Drafter(init, propose, update, num_nodes=k, name="suffix", varies=True)
 
 
 def _checked(what: str, past: Any) -> PastOutputs:

@@ -278,8 +278,8 @@ BAD = {
     "n_min=0, n_max=16": dict(n_min=0),
     "n_min=17, n_max=16": dict(n_min=17),
     "growth=0; it must be at least 1": dict(growth=0),
-    "min_prob=1.5; it must be 0 to 1": dict(min_prob=1.5),
-    "min_prob=nan; it must be 0 to 1": dict(min_prob=float("nan")),
+    "min_prob=1.5; it must be 0": dict(min_prob=1.5),
+    "min_prob=nan; it must be 0": dict(min_prob=float("nan")),
 }
 
 

@@ -1,5 +1,7 @@
 """The arithmetic of the results, with made-up timings."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,7 @@ def test_costs_and_predictions():
     )
     passes = (2 * 0.010 + 4 * 0.015) / 6
     assert rows.pass_seconds(lookup) == pytest.approx(passes)
-    assert rows.engine_overhead(lookup) == pytest.approx(1 - (passes + 0.001) / (0.100 / 6))
+    assert rows.engine_overhead(LOOKUP, lookup) == pytest.approx(1 - (passes + 0.001) / (0.100 / 6))
     assert rows.draft_cost(LOOKUP, lookup) == pytest.approx(0.001 / 2 / 0.010)
     # alpha = 4/6 of 6 judged in 6 rounds: 1 + 4/6 tokens a round.
     expected = (1 + 4 / 6) * 0.010 / (passes + 0.001)
@@ -69,7 +71,17 @@ def test_costs_and_predictions():
     assert rows.draft_cost(DRAFT, draft) == pytest.approx(cost)
     expected = theory.speedup(5 / 7, 2, cost, lambda width: PASSES[width] / PASSES[1])
     assert rows.predicted_speedup(DRAFT, draft) == pytest.approx(expected)
-    assert rows.engine_overhead(draft) == pytest.approx(1 - 0.020 / 0.0225)
+    assert rows.engine_overhead(DRAFT, draft) == pytest.approx(1 - 0.020 / 0.0225)
+
+    # Drafts that end early, 3 tokens in 4 rounds: 1.75 guesses a round of the 2 that were timed.
+    unsure = dataclasses.replace(DRAFT, always_k=False, whole=DRAFT.drafter)
+    early = trial(
+        DRAFT, range(6), 0.08, rounds=4, widths={1: 1, 2: 3}, judged=(2, 0), accepted=(2, 0)
+    )
+    assert rows.draft_seconds(unsure, early) == pytest.approx(0.005 * 1.75 / 2)
+    assert rows.draft_seconds(unsure, early._replace(draft_s=None)) is None
+    assert rows.predicted_speedup(unsure, early._replace(draft_s=None)) is None
+    assert rows.engine_overhead(unsure, early._replace(draft_s=None)) is None
 
     plain = trial(PLAIN, range(8), 0.088, rounds=8, widths={1: 8})
     assert rows.predicted_speedup(PLAIN, plain) is None

@@ -75,8 +75,8 @@ def finished(folder, head, medusa, corpus, tmp_path_factory):
     modes = (*config.modes, "eagle", "medusa", "corpus", "suffix", "first_of")
     config.corpus.folder = str(corpus)
     config.first_of.modes = ("suffix", "corpus", "eagle")
-    config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3}})
-    config.update({"medusa": {"folder": str(medusa), "k": 2}})
+    config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3, "min_prob": 1e-9}})
+    config.update({"medusa": {"folder": str(medusa), "k": 2, "min_prob": 0.0}})
     failures = speedup.run(config, workdir / "out")
     return failures, workdir / "out"
 
@@ -115,11 +115,11 @@ def test_the_rows_have_the_shared_columns_and_sane_values(finished):
         heads = whole["medusa", temperature]
         assert (heads["drafter"], heads["label"]) == ("Medusa", "Medusa k=2")
         assert heads["drafted"] > 0 and heads["draft_cost"] > 0
-        for name, label in (("corpus", "corpus k=4"), ("suffix", "suffix decoding k=4")):
+        for name, label in (("corpus", "corpus k=4"), ("suffix", "suffix k=4")):
             looked = whole[name, temperature]
             assert looked["label"] == label and looked["drafted"] > 0
         in_turn = whole["first_of", temperature]
-        assert in_turn["label"] == "suffix decoding / corpus / EAGLE-3 k=4"
+        assert in_turn["label"] == "suffix / corpus / EAGLE-3 k=4"
         assert in_turn["drafted"] > whole["suffix", temperature]["drafted"]
     assert ("draft_model", 1) not in whole
 
@@ -237,6 +237,7 @@ def test_a_head_that_cannot_be_used_is_named(folder, head, medusa, tmp_path):
     def run(head, target=folder, mode="eagle"):
         config = make_config(target, tmp_path, modes=("plain", mode))
         config[mode].folder = str(head)
+        config.medusa.k = 4
         speedup.run(config, tmp_path / "out")
 
     with pytest.raises(ValueError, match=r"holds no head: .*config\.json is missing"):

@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_its_own_settings_alone(folder, shards, tmp_path) -> 
     how = {"features": "online"}
     medusa_heads.run(config_of(folder, shards, **how), str(tmp_path))
     medusa_heads.run(config_of(folder, shards, **how), str(tmp_path))
-    changes = {"seed": 7, "held_out": 0.5, "decay": 0.1, "supervise": "all", "held_out_rows": 4}
+    changes = {"seed": 7, "held_out": 0.5, "decay": 0.1, "supervise": "answers", "held_out_rows": 4}
     for name, value in changes.items():
         with pytest.raises(ValueError, match=name):
             medusa_heads.run(config_of(folder, shards, **how, **{name: value}), str(tmp_path))
