@@ -79,7 +79,13 @@ def test_everything_shipped_is_tested() -> None:
     assert sorted(path.name for path in HERE.iterdir()) == sorted(SHIPPED)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+SLOW = "smollm2-135m-draft", "smollm2-135m-medusa"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in SHIPPED],
+)
 def test_it_speeds_the_real_model_up_and_changes_nothing(
     name: str, smollm2_folder: pathlib.Path
 ) -> None:

@@ -67,7 +67,7 @@ def test_drafts_are_of_the_draft_vocabulary() -> None:
             text.append(int(token))
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("rule", [pytest.param("token", marks=pytest.mark.long), "block"])
 def test_the_law_of_two_tokens_is_the_target_s(rule: str) -> None:
     """Chi-square on pairs through the loop; drafts from 18 of 24 tokens."""
     rows, prompt = 8192, [3, 8, 2]

@@ -69,7 +69,7 @@ def start(name: str, prompts: Any = PROMPTS, **arguments: Any) -> specjax.sample
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in ("1", "3.1") else pytest.param(n, marks=pytest.mark.long) for n in CONFIGS],
+    [n if n == "3.1" else pytest.param(n, marks=pytest.mark.long) for n in CONFIGS],
 )
 def test_between_rounds_the_state_is_made_of_true_features(name: str) -> None:
     """Whatever was accepted, the head stands where a fresh one stands that read the text so far."""
@@ -172,7 +172,7 @@ def test_drafts_are_of_the_draft_vocabulary() -> None:
     ("short", "rule"),
     [
         (True, "block"),
-        (False, "token"),
+        pytest.param(False, "token", marks=pytest.mark.long),
         pytest.param(True, "token", marks=pytest.mark.long),
         pytest.param(False, "block", marks=pytest.mark.long),
     ],

@@ -106,7 +106,9 @@ def test_coupled_output_is_plain_decoding_s(name: str) -> None:
     assert int(ours.stats.accepted.sum()) > 0
 
 
-@pytest.mark.parametrize(("rule", "prompt"), [("token", [3, 8, 2]), ("block", [3])])
+@pytest.mark.parametrize(
+    ("rule", "prompt"), [pytest.param("token", [3, 8, 2], marks=pytest.mark.long), ("block", [3])]
+)
 def test_the_law_of_two_tokens_is_the_target_s(rule: str, prompt: list[int]) -> None:
     """Chi-square on pairs through the loop; drafts from 18 of 24 tokens."""
     out = specjax.sample(
