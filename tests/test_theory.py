@@ -45,3 +45,37 @@ def test_expected_tokens_by_simulation(seed: int) -> None:
     rng = np.random.default_rng(seed)
     accepted = np.cumprod(rng.random((100_000, 6)) < 0.7, 1).sum(1)
     assert np.mean(accepted + 1) == pytest.approx(theory.expected_tokens(0.7, 6), abs=0.03)
+
+
+def test_a_whole_draft_s_cost_replaces_k_steps() -> None:
+    whole = lambda k: 0.3 + 0.1 * k  # noqa: E731
+    assert theory.speedup(0.8, 4, whole) == pytest.approx(theory.expected_tokens(0.8, 4) / 1.7)
+    assert theory.best_k(0.8, whole) > theory.best_k(0.8, 0.3)
+    assert theory.best_k(0.8, lambda k: 0.1 * k) == theory.best_k(0.8, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("c", "passes", "rate"),
+    [
+        (0.2, (1, 1, 1), 0.2),  # one draft token: c + v(2) - 1
+        (0.1, (1, 1.3, 1.6), 0.4),
+        (0.0, (1, 1.5, 1.5), (3**0.5 - 1) / 2),  # two: alpha + alpha^2 = v(3) - 1
+        (0.0, (1, 1, 1), 0.0),
+        (0.0, (1, 0.9, 0.9), 0.0),  # a measured pass may even be cheaper
+        (0.5, (1, 1.5, 2.5), None),  # only as fast, if all are right
+        (0.0, (1, 3, 3), None),
+    ],
+)
+def test_break_even_by_hand(c: float, passes: tuple[float, ...], rate: float | None) -> None:
+    cost = lambda tokens: passes[tokens - 1]  # noqa: E731
+    found = theory.break_even(c, cost, (1, 2))
+    assert found == (rate if rate is None else pytest.approx(rate, abs=1e-8))
+
+
+def test_break_even_is_where_the_best_speedup_crosses_one() -> None:
+    cost = lambda tokens: 1 + 0.04 * (tokens - 1)  # noqa: E731
+    rate = theory.break_even(0.15, cost)
+    assert rate is not None
+    for alpha, pays in ((rate - 1e-6, False), (rate + 1e-6, True)):
+        k = theory.best_k(alpha, 0.15, cost)
+        assert (theory.speedup(alpha, k, 0.15, cost) > 1) == pays
