@@ -78,6 +78,7 @@ class Prefill(NamedTuple):
       capacity: S, the slots a cache needs.
       chunk: tokens a prefill pass takes.
       dtype: the dtype of the target's cache.
+      num_nodes: most draft tokens of a round, whoever drafts them.
     """
 
     tokens: Array
@@ -86,6 +87,7 @@ class Prefill(NamedTuple):
     capacity: int
     chunk: int
     dtype: Any
+    num_nodes: int
 
 
 class Context(NamedTuple):
@@ -124,6 +126,8 @@ class Drafter(NamedTuple):
       layers: target features it wants (see ``Target.apply``).
       name: for tables.
       varies: whether its drafts end anywhere, often after one token, so that narrow passes pay.
+      whole: the same drafter without the threshold that ends its drafts early, if it has one: what
+        is timed.
     """
 
     init: Callable[..., Any]
@@ -133,3 +137,4 @@ class Drafter(NamedTuple):
     layers: tuple[int, ...] = ()
     name: str = "drafter"
     varies: bool = False
+    whole: Drafter | None = None

@@ -38,7 +38,7 @@ def prepare(
     is_greedy = sampling.temperature is None
     verifier = verifier or (greedy if is_greedy else block)
     validate.pairing(verifier, is_greedy, key, drafter, drafter_params)
-    chosen = _widths(widths, drafter)
+    chosen = chosen_widths(widths, drafter)
     return Engine(target, drafter, verifier, chosen), sampling
 
 
@@ -54,7 +54,7 @@ def prefilled(
     cache, features = prefill(
         target, params.target, tokens, length, cache, chunk=chunk, layers=layers
     )
-    given = Prefill(tokens, length, features, capacity, chunk, dtype)
+    given = Prefill(tokens, length, features, capacity, chunk, dtype, engine.num_nodes)
     return State(
         tokens=tokens,
         length=length,
@@ -100,9 +100,10 @@ def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -
     return max_length
 
 
-def _widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tuple[int, ...]:
-    """The widths of a target pass; accelerators take one.
+def chosen_widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tuple[int, ...]:
+    """The widths of a target pass: those asked for, or what suits platform and drafter.
 
+    Accelerators take one, and where drafts vary, down to none, a second for rounds without any.
     On CPU, in a batch of one, this library's models take up to 5 tokens at a fifth to a quarter
     more than the cost of one, and the sixth costs two thirds of a pass (``models.linear``, whose
     ``PANEL_ROWS`` this is). Two tokens cost a twelfth more, which pays where single guesses are
@@ -110,9 +111,10 @@ def _widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tuple[int,
     """
     nodes = drafter.num_nodes if drafter else 0
     if widths is None:
-        several: tuple[int, ...] = ()
+        varies = drafter is not None and drafter.varies
+        several: tuple[int, ...] = (1,) if varies else ()
         if jax.default_backend() == "cpu":
-            several = (1, 2, CHEAP_WIDTH) if drafter and drafter.varies else (1, CHEAP_WIDTH)
+            several = (1, 2, CHEAP_WIDTH) if varies else (1, CHEAP_WIDTH)
         return (*(width for width in several if width <= nodes), nodes + 1)
     if (
         not widths

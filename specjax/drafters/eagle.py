@@ -54,6 +54,9 @@ def eagle_params(config: EagleConfig, head: Any, ids: ArrayLike, target_params: 
     return EagleParams(*prepared(head, ids, target_params, wants_rows=not config.own_head))
 
 
+WAITING = 32  # slots whose features may wait: what a silent head catches up with, a few at a time
+
+
 class EagleState(NamedTuple):
     """The head between rounds.
 
@@ -61,11 +64,13 @@ class EagleState(NamedTuple):
       cache: its keys and values, one layer.
       output: ``[B, W]``, what it says after the last slot, before the output matrix.
       hidden: ``[B, W]``, what it feeds back from there.
+      waiting: ``[B, M, F]``, the target's features of the slots that follow those of the cache.
     """
 
     cache: KVCache
     output: Array
     hidden: Array
+    waiting: Array
 
 
 @cache
@@ -78,11 +83,15 @@ def eagle(
 ) -> Drafter:
     """Drafts a chain of k tokens with an EAGLE head.
 
-    State: invariant between rounds: the head's cache holds ``length - 1`` entries, one for every
-    slot whose features the target has computed, *made from those features*: what the head wrote
-    while it fed on its own outputs is overwritten after each round. (Keeping it costs 8 to 15% of
-    the accepted length.) ``output`` and ``hidden`` are those of the last entry, so the first token
-    of a draft costs an output matrix, and each further one a pass of the head.
+    State: invariant between rounds: cache and ``waiting`` together hold all ``length - 1`` slots
+    whose features the target has computed, first those of the cache. Its entries are *made from
+    those features*: what the head wrote while it fed on its own outputs is forgotten after each
+    round. (Keeping it costs 8 to 15% of the accepted length.) ``output`` and ``hidden`` are those
+    of the last entry.
+
+    What waits is read when the next draft is asked for, in one pass of the head, whose output gives
+    the draft's first token; each further one costs another pass. In rounds where nobody asks (see
+    ``first_of``, ``adaptive``) a head costs next to nothing.
 
     Without any entry (a one-token prompt) there are no features to start from: it drafts nothing.
 
@@ -149,6 +158,15 @@ def eagle(
         carry = jnp.zeros([], jnp.int32), state
         return lax.while_loop(lambda carry: carry[0] < jnp.max(count), body, carry)[1]
 
+    def catch_up(params: Params, state: EagleState, context: Context, asked: Array) -> EagleState:
+        """Reads what waits, if ``asked``: the cache then holds ``context.length - 1`` entries."""
+        slots = jnp.arange(state.waiting.shape[1], dtype=jnp.int32)
+        follows = state.cache.length[:, None] + 1 + slots
+        follows = jnp.take_along_axis(context.tokens, follows, 1, mode="fill", fill_value=0)
+        count = jnp.where(asked, context.length - 1 - state.cache.length, 0)
+        chunk = PANEL_ROWS if jax.default_backend() == "cpu" else 8  # a round brings few
+        return absorb(params, state, follows, state.waiting, count, chunk)
+
     def init(params: Params, prefill: Prefill) -> EagleState:
         if not isinstance(params.drafter, EagleParams):
             what = type(params.drafter).__name__
@@ -163,20 +181,23 @@ def eagle(
             dtype=prefill.dtype,
         )
         zeros = jnp.zeros([batch, config.width], params.drafter.head["qkv"].dtype)
-        state, follows = EagleState(empty, zeros, zeros), prefill.tokens[:, 1:]
+        room = max(WAITING, prefill.num_nodes + 1)
+        waiting = jnp.zeros([batch, room, features.shape[-1]], features.dtype)
+        state, follows = EagleState(empty, zeros, zeros, waiting), prefill.tokens[:, 1:]
         return absorb(params, state, follows, features, prefill.length - 1, prefill.chunk)
 
     def propose(
         params: Params, state: EagleState, context: Context, limit: Array
     ) -> tuple[Draft, EagleState, Any]:
-        limit = jnp.where(state.cache.length > 0, limit, 0)
+        limit = jnp.where(context.length > 1, limit, 0)
+        state = catch_up(params, state, context, jnp.max(limit) > 0)
 
         def guess(logits: Array) -> Guess:
             return Guess(logits, params.drafter.ids, largest_prob(logits) if min_prob else None)
 
         def step(state: EagleState, last: Array) -> tuple[Guess, EagleState]:
             output, hidden, cache = run(params, state, last, state.hidden[:, None])
-            state = EagleState(cache, output[:, 0], hidden[:, 0])
+            state = state._replace(cache=cache, output=output[:, 0], hidden=hidden[:, 0])
             return guess(logits(params, state.output)), state
 
         first = lax.cond(  # where no row asks, not even the first token is worth its matrix
@@ -191,19 +212,19 @@ def eagle(
         return draft, state._replace(cache=drafted.cache), context.cache
 
     def update(params: Params, state: EagleState, context: Context, record: Record) -> EagleState:
-        nodes = record.draft.tokens.shape[1] + 1
-        accepted, node = record.verdict.accepted[:, None], jnp.arange(nodes, dtype=jnp.int32)
-        follows = jnp.pad(record.draft.tokens, ((0, 0), (0, 1)))
-        follows = jnp.where(node == accepted, record.verdict.token[:, None], follows)
-        # Back to the entries made from true features, then one for each committed token.
-        start = context.length - 1
-        state = state._replace(cache=kv.rollback(state.cache, start))
-        count = record.length - 1 - start
-        chunk = min(nodes, PANEL_ROWS) if jax.default_backend() == "cpu" else nodes
-        return absorb(params, state, follows, cast(Array, record.features), count, chunk)
+        # Only what was made from true features stays.
+        known = jnp.minimum(state.cache.length, context.length - 1)
+        state = state._replace(cache=kv.rollback(state.cache, known))
+        waiting, new = context.length - 1 - known, record.length - context.length
+        full = jnp.max(waiting + new) > state.waiting.shape[1]
+        state = catch_up(params, state, context, full)
+        first = jnp.where(full, 0, waiting)
+        features = cast(Array, record.features)
+        return state._replace(waiting=_put(state.waiting, features, first, new))
 
     name, varies = f"EAGLE-{config.version}", min_prob > 0
-    return Drafter(init, propose, update, k, config.layers, name, varies)
+    whole = eagle(config, k, embed=embed) if min_prob else None
+    return Drafter(init, propose, update, k, config.layers, name, varies, whole)
 
 
 class _Attention:
@@ -225,6 +246,14 @@ class _Attention:
         return attention.ungrouped(out, length)
 
 
+def _put(waiting: Array, features: Array, first: Array, count: Array) -> Array:
+    """Writes ``features[b, :count[b]]`` at ``waiting[b, first[b]:]``; nothing else changes."""
+    offset = jnp.arange(features.shape[1], dtype=jnp.int32)
+    slots = jnp.where(offset < count[:, None], first[:, None] + offset, waiting.shape[1])
+    put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
+    return put(waiting, slots, features.astype(waiting.dtype))
+
+
 def _settled(state: EagleState, ran: tuple[Array, Array, KVCache], length: Array) -> EagleState:
     """The state with ``length [B]`` entries after a pass; rows without new ones don't change."""
     output, hidden, cache = ran
@@ -235,6 +264,8 @@ def _settled(state: EagleState, ran: tuple[Array, Array, KVCache], length: Array
         new = jnp.take_along_axis(new, at, 1)[:, 0].astype(old.dtype)
         return jnp.where(gained[:, None] > 0, new, old)
 
-    return EagleState(
-        kv.rollback(cache, length), last(output, state.output), last(hidden, state.hidden)
+    return state._replace(
+        cache=kv.rollback(cache, length),
+        output=last(output, state.output),
+        hidden=last(hidden, state.hidden),
     )

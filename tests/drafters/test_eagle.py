@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, verify
-from specjax.drafters import eagle, eagle_params
+from specjax import Sampling, testing, verify
+from specjax.drafters import eagle, eagle_params, first_of
+from specjax.drafters.eagle import WAITING
 from specjax.heads import EagleConfig
 from specjax.models import ModelConfig, init_params, transformer_target
 from specjax.prefill import prefill
@@ -76,30 +77,59 @@ def test_between_rounds_the_state_is_made_of_true_features(name: str) -> None:
     seen, rounds = set(), 0
     before = None
     for _, state in support.rounds_of(start(name, sampling=Sampling(temperature=0.7))):
-        live = state.reason == RUNNING
-        np.testing.assert_array_equal(state.drafter.cache.length, state.length - 1)
-        _, features = prefill(
-            TARGET, weights(), state.tokens, state.length, TARGET.init_cache(6, 24, jnp.float32),
-            chunk=8, layers=CONFIGS[name].layers,
-        )  # fmt: skip
-        given = specjax.draft.Prefill(state.tokens, state.length, features, 24, 8, jnp.float32)
-        params = specjax.draft.Params(weights(), head_of(name))
-        fresh = eagle(CONFIGS[name], K).init(params, given)
-        for ours, theirs in (
-            (state.drafter.output, fresh.output),
-            (state.drafter.hidden, fresh.hidden),
-        ):
-            np.testing.assert_allclose(ours[live], theirs[live], atol=2e-4)
-        for row in np.flatnonzero(live):
-            filled = int(state.length[row]) - 1
-            for pair in zip(state.drafter.cache, fresh.cache, strict=True):
-                if isinstance(pair[0], tuple):
-                    ours, theirs = (x[0][row, :, :filled] for x in pair)
-                    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+        stands_on_true_features(name, state, state.drafter)
         if before is not None:
             seen |= set((state.stats.accepted - before.stats.accepted).sum(1)[before.reason == 0])
         before, rounds = state, rounds + 1
     assert rounds > 3 and 0 in seen and len(seen) > 2, "counts that never occur are not tested"
+
+
+def stands_on_true_features(name: str, state: Any, head: Any) -> None:
+    """The cache is a fresh head's that read the text so far, and what it lacks waits."""
+    _, features = prefill(
+        TARGET, weights(), state.tokens, state.length,
+        TARGET.init_cache(len(state.length), state.tokens.shape[1], jnp.float32), chunk=8,
+        layers=CONFIGS[name].layers,
+    )  # fmt: skip
+    given = specjax.draft.Prefill(
+        state.tokens, head.cache.length + 1, features, state.tokens.shape[1], 8, jnp.float32, K
+    )
+    fresh = eagle(CONFIGS[name], K).init(specjax.draft.Params(weights(), head_of(name)), given)
+    for row in np.flatnonzero(state.reason == RUNNING):
+        for ours, theirs in ((head.output, fresh.output), (head.hidden, fresh.hidden)):
+            np.testing.assert_allclose(ours[row], theirs[row], atol=2e-4)
+        filled, known = int(head.cache.length[row]), int(state.length[row]) - 1
+        for pair in zip(head.cache, fresh.cache, strict=True):
+            if isinstance(pair[0], tuple):
+                ours, theirs = (x[0][row, :, :filled] for x in pair)
+                np.testing.assert_allclose(ours, theirs, atol=2e-4)
+        assert filled <= known
+        waiting = head.waiting[row, : known - filled]
+        np.testing.assert_allclose(waiting, features[row, filled:known], atol=2e-4)
+
+
+@pytest.mark.parametrize("silence", [4, 60])
+def test_a_silent_head_catches_up(silence: int) -> None:
+    """Another drafter speaks first, for longer than the head's features can wait, or less."""
+    prompts, budget = PROMPTS[1:4], silence + 12
+    plain = specjax.sample(TARGET, weights(), prompts, max_new_tokens=budget)
+    script = np.full((3, 128), -1, np.int32)
+    for row, prompt in enumerate(prompts):
+        script[row, len(prompt) : len(prompt) + silence] = plain.tokens[row, :silence]
+    arguments = dict(
+        drafter=first_of(testing.oracle(2), eagle(CONFIGS["3"], K)), max_length=128,
+        drafter_params=(jnp.asarray(script), head_of("3")), max_new_tokens=budget, eos_ids=(),
+    )  # fmt: skip
+    waited, run = set(), start("3", prompts, **arguments)
+    for _, state in support.rounds_of(run):
+        head = state.drafter[1]
+        stands_on_true_features("3", state, head)
+        waited.add(int(np.max(state.length - 1 - head.cache.length)))
+        last = state
+    assert max(waited) > (4 if silence < 10 else WAITING - 3), waited
+    assert max(waited) <= WAITING
+    new = np.asarray(last.tokens)[0, len(prompts[0]) : len(prompts[0]) + budget]
+    np.testing.assert_array_equal(new, plain.tokens[0])
 
 
 def test_a_draft_ends_where_the_head_is_unsure() -> None:

@@ -268,7 +268,7 @@ def test_past_outputs_must_be_given(given: Any) -> None:
 
 def test_too_much_to_number_is_named() -> None:
     past = PastOutputs(jax.ShapeDtypeStruct((2**26,), jnp.int32))
-    prefill = specjax.draft.Prefill(None, None, None, 128, 64, None)
+    prefill = specjax.draft.Prefill(None, None, None, 128, 64, None, 4)
     with pytest.raises(ValueError, match="67108864 slots with n_max=16 don't fit"):
         suffix(3).init(Params(None, past), prefill)
 
