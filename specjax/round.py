@@ -141,14 +141,9 @@ def advance(
     active = ~state.done
     drafted = jnp.clip(draft.length, 0, engine.num_nodes)  # whatever a drafter claims
     draft = draft._replace(length=jnp.where(active, drafted, 0))
-    logits, features, cache, width = score(engine, params.target, state, draft)
-    # A draft that nobody accepts may lead where the target has no distribution (past an EOS, say):
-    # rules see zeros there, and it only counts if a committed token was drawn from it.
-    no_law = _no_law(logits)
-    logits = jnp.where(no_law[:, :, None], 0, logits)
-
+    logits, no_law, features, cache, width = score(engine, params.target, state, draft)
     noise = noise or _noise(engine, request, state)
-    verdict = engine.verifier.verify(draft, logits, request.sampling, noise)
+    verdict = judge(engine, request, draft, logits, noise, width)
     committed, count, ended = _committed(request, state.length, draft, verdict)
     on_path = jnp.take_along_axis(no_law, verdict.path, 1)
     bad = jnp.any(on_path & (jnp.arange(on_path.shape[1], dtype=jnp.int32) < count[:, None]), 1)
@@ -181,29 +176,35 @@ def advance(
 
 def score(
     engine: Engine, params: Any, state: State, draft: Draft
-) -> tuple[Array, Array | None, Any, Array]:
+) -> tuple[Array, Array, Array | None, Any, Array]:
     """Runs the target once over ``[pending, draft...]``.
 
     The pass takes the smallest of the engine's widths that holds the longest draft. Each width is a
     loop of zero or one trips around the pass alone: a ``lax.switch`` would copy the whole cache
     twice a round.
 
+    A draft that nobody accepts may lead where the target has no distribution (past an EOS, say):
+    rules see zeros there, and it only counts if a committed token was drawn from it.
+
     Returns:
-      logits float32 ``[B, N+1, V]`` (zeros past the width), features ``[B, N+1, F]`` or None, the
-      cache with the pass's entries appended, and the index of the width used.
+      logits float32 ``[B, N+1, V]`` (zeros past the width, and where they are no distribution),
+      bool ``[B, N+1]`` where that is, features ``[B, N+1, F]`` or None, the cache with the pass's
+      entries appended, and the index of the width used.
     """
     apply, layers = engine.target.apply, engine.drafter.layers if engine.drafter else ()
     pending = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, 1)
     tokens = jnp.concatenate([pending, draft.tokens], 1)
 
-    def run(width: int, cache: Any) -> tuple[Array, Array | None, Any]:
+    def run(width: int, cache: Any) -> tuple[Array, Array, Array | None, Any]:
         logits, features, cache = apply(params, tokens[:, :width], cache, layers=layers)
-        return logits[:, :, : engine.target.vocab_size].astype(jnp.float32), features, cache
+        logits = logits[:, :, : engine.target.vocab_size].astype(jnp.float32)
+        no_law = _no_law(logits)
+        return jnp.where(no_law[:, :, None], 0, logits), no_law, features, cache
 
     if len(engine.widths) == 1:
         return *run(engine.widths[0], state.cache), jnp.zeros([], jnp.int32)
 
-    shapes = jax.eval_shape(lambda cache: run(engine.widths[-1], cache)[:2], state.cache)
+    shapes = jax.eval_shape(lambda cache: run(engine.widths[-1], cache)[:3], state.cache)
     out = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
     needed = jnp.max(draft.length) + 1
     chosen = jnp.sum(needed > jnp.array(engine.widths, jnp.int32), dtype=jnp.int32)
@@ -219,6 +220,56 @@ def score(
 
         _, out, cache = lax.while_loop(lambda carry: carry[0], trip, (chosen == index, out, cache))
     return *out, cache, chosen
+
+
+def judge(
+    engine: Engine,
+    request: Request,
+    draft: Draft,
+    logits: Array,
+    noise: keys.Noise,
+    width: Array,
+) -> Verdict:
+    """Asks the verifier.
+
+    Warping and rules go over the vocabulary at every node, which takes a tenth of a pass for ten of
+    them: they see no more nodes than the pass had tokens. Like the pass, so that nothing of what
+    follows exists twice.
+
+    Args:
+      engine: the static half.
+      request: what the run was asked for.
+      draft: the draft.
+      logits: float32 ``[B, N+1, V]``.
+      noise: the round's.
+      width: int32 ``[]``, index of the pass's width.
+
+    Returns:
+      The verdict.
+    """
+    verify, nodes = engine.verifier.verify, engine.widths[-1]
+    if engine.verifier.greedy or len(engine.widths) == 1:
+        return verify(draft, logits, request.sampling, noise)
+
+    def cut(x: Array | None, count: int) -> Array | None:
+        return None if x is None else x[:, :count]
+
+    def run(width: int) -> Verdict:
+        tokens, given = draft.tokens[:, : width - 1], cut(draft.given, width - 1)
+        part = Draft(tokens, draft.length, cut(draft.probs, width), given)
+        own = noise._replace(gumbel=cut(noise.gumbel, width))
+        verdict = verify(part, logits[:, :width], request.sampling, own)
+        return verdict._replace(path=jnp.pad(verdict.path, ((0, 0), (0, nodes - width))))
+
+    shapes = jax.eval_shape(lambda: run(nodes))
+    verdict = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    for index, tokens in enumerate(engine.widths):
+
+        def trip(carry: tuple, tokens: int = tokens) -> tuple:
+            return jnp.zeros([], bool), run(tokens)
+
+        _, verdict = lax.while_loop(lambda carry: carry[0], trip, (width == index, verdict))
+    return verdict
 
 
 def _noise(engine: Engine, request: Request, state: State) -> keys.Noise:

@@ -134,6 +134,7 @@ def test_no_noise_is_used_twice_in_a_round(monkeypatch: pytest.MonkeyPatch) -> N
     run = specjax.start(
         TARGET, TABLE, [PROMPT], drafter=drafter, drafter_params=params, max_new_tokens=9,
         sampling=Sampling(temperature=1.0), verifier=new_token(), key=jax.random.key(0),
+        widths=(K + 1,),  # of several, a round uses one
     )  # fmt: skip
     jax.eval_shape(partial(run_round, run.engine), run.params, run.request, run.state)
     assert len(uses) == len(set(uses)) == K + 2
