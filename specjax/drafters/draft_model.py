@@ -123,7 +123,8 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
         return state._replace(cache=model.rollback(state.cache, length))
 
     name, varies = f"draft model ({model.name})", min_prob > 0
-    return Drafter(init, propose, update, k, name=name, varies=varies)
+    whole = draft_model(model, k) if min_prob else None
+    return Drafter(init, propose, update, k, name=name, varies=varies, whole=whole)
 
 
 def _parts(params: Params) -> tuple[Any, Array | None]:

@@ -140,7 +140,9 @@ def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0)
         feature = jnp.where(moved[:, None], new, state.feature)
         return MedusaState(feature, state.known | moved)
 
-    return Drafter(init, propose, update, k, config.layers, name="Medusa", varies=min_prob > 0)
+    name, varies = "Medusa", min_prob > 0
+    whole = medusa(config, k) if min_prob else None
+    return Drafter(init, propose, update, k, config.layers, name, varies, whole)
 
 
 def _at(features: Array, slot: Array) -> Array:

@@ -14,7 +14,6 @@ from tests.planted.rig import Rig, rig
 # The modules, where the package shows a rule, a factory or a function of the same name.
 CORPUS = importlib.import_module("specjax.drafters.corpus")
 DRAFT_MODEL = importlib.import_module("specjax.drafters.draft_model")
-FIRST_OF = importlib.import_module("specjax.drafters.first_of")
 SUFFIX = importlib.import_module("specjax.drafters.suffix")
 GENERATE = importlib.import_module("specjax.generate")
 LOOP = importlib.import_module("specjax.loop")

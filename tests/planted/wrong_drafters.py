@@ -10,14 +10,15 @@ import pytest
 from jax import Array
 
 from specjax.draft import Draft
+from specjax.drafters import several
 from specjax.verify import block, token
 from tests.planted import identity, laws
-from tests.planted.fault import CORPUS, FIRST_OF, Faults
+from tests.planted.fault import CORPUS, Faults
 
 FAULTS = Faults()
 Parts = dict[str, Any]
 
-_RIGHT_EITHER = FIRST_OF._either  # type: ignore[attr-defined]
+_RIGHT_EITHER = several.either
 _RIGHT_CHAIN = CORPUS.draw_chain
 
 
@@ -36,7 +37,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
         out = _RIGHT_EITHER(first, ours, theirs)
         return out if ours.probs is None else _drawn(out)._replace(probs=ours.probs)
 
-    patch.setattr(FIRST_OF, "_either", either)
+    patch.setattr(several, "either", either)
     return {}
 
 
@@ -49,7 +50,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
             ours = ours._replace(length=jnp.where(ours.tokens[:, 0] == 1, 0, ours.length))
         return _RIGHT_EITHER(first, ours, theirs)
 
-    patch.setattr(FIRST_OF, "_either", either)
+    patch.setattr(several, "either", either)
     return {}
 
 

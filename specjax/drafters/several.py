@@ -1,0 +1,98 @@
+"""What drafters made of several others share: states and features side by side, and one draft.
+
+Their parameters and states are tuples with one entry for each. Every drafter is told of every
+round, so each must restore its invariant from the record, whosever draft is in it (those of this
+library do).
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+
+
+def own(params: Params, number: int) -> Params:
+    """The parameters with those of one drafter, where the drafter's are a tuple."""
+    return params._replace(drafter=params.drafter[number])
+
+
+def layers(drafters: tuple[Drafter, ...]) -> tuple[int, ...]:
+    """The features all of them want; ``own_features`` takes them apart again."""
+    return tuple(layer for drafter in drafters for layer in drafter.layers)
+
+
+def init(name: str, drafters: tuple[Drafter, ...], params: Params, prefill: Prefill) -> tuple:
+    """The states of all.
+
+    Raises:
+      ValueError: the parameters are no tuple with one entry for each; says so of ``name``.
+    """
+    given = params.drafter
+    plain = type(given) in (tuple, list)  # a drafter's own parameters may be a named tuple
+    if not plain or len(given) != len(drafters):
+        what = f"holds {len(given)} entries" if plain else "is no tuple"
+        raise ValueError(
+            f"{name}: drafter_params {what}; give a tuple with one entry for each of the "
+            f"{len(drafters)} drafters (None for one that takes none)"
+        )
+    parts = own_features(drafters, prefill.features)
+    return tuple(
+        drafter.init(own(params, i), prefill._replace(features=part))
+        for i, (drafter, part) in enumerate(zip(drafters, parts, strict=True))
+    )
+
+
+def update(
+    drafters: tuple[Drafter, ...], params: Params, state: tuple, context: Context, record: Record
+) -> tuple:
+    """The states of all after a round."""
+    parts = own_features(drafters, record.features)
+    return tuple(
+        drafter.update(own(params, i), state[i], context, record._replace(features=part))
+        for i, (drafter, part) in enumerate(zip(drafters, parts, strict=True))
+    )
+
+
+def own_features(drafters: tuple[Drafter, ...], features: Array | None) -> list[Array | None]:
+    """Each drafter's part of ``[..., F]``: the streams of its own layers."""
+    if features is None:
+        return [None] * len(drafters)
+    total = sum(len(drafter.layers) for drafter in drafters)
+    width, at, parts = features.shape[-1] // total, 0, []
+    for drafter in drafters:
+        size = width * len(drafter.layers)
+        parts.append(features[..., at : at + size] if size else None)
+        at += size
+    return parts
+
+
+def padded(draft: Draft, nodes: int) -> Draft:
+    """The draft with room for ``nodes`` tokens."""
+    more = nodes - draft.tokens.shape[1]
+
+    def pad(x: Array | None) -> Array | None:
+        return None if x is None else jnp.pad(x, ((0, 0), (0, more)) + ((0, 0),) * (x.ndim - 2))
+
+    tokens = jnp.pad(draft.tokens, ((0, 0), (0, more)))
+    return Draft(tokens, draft.length, pad(draft.probs), pad(draft.given))
+
+
+def either(first: Array, ours: Draft, theirs: Draft) -> Draft:
+    """Row by row, ``ours`` where ``first [B]``, else ``theirs``; both of equally many nodes."""
+    rows = first[:, None]
+    tokens = jnp.where(rows, ours.tokens, theirs.tokens)
+    length = jnp.where(first, ours.length, theirs.length)
+    if ours.probs is None and theirs.probs is None:
+        return Draft(tokens, length)
+    probs = theirs.probs if ours.probs is None else ours.probs  # given tokens have no q
+    if ours.probs is not None and theirs.probs is not None:
+        probs = jnp.where(rows[:, :, None], ours.probs, theirs.probs)
+    return Draft(tokens, length, probs, jnp.where(rows, _given(ours), _given(theirs)))
+
+
+def _given(draft: Draft) -> Array:
+    if draft.given is not None:
+        return draft.given
+    return jnp.full(draft.tokens.shape, draft.probs is None)
