@@ -1,7 +1,10 @@
 """specjax: exact speculative decoding for JAX."""
 
-from specjax import drafters, verify
+from specjax import drafters, policies, verify
+from specjax.adapt import adapt, adaptive_params
+from specjax.adaptive import adaptive
 from specjax.cache import KVCache
+from specjax.calibrate import calibrate
 from specjax.draft import Params
 from specjax.generate import generate_many
 from specjax.round import FinishReason
@@ -16,10 +19,15 @@ __all__ = [
     "SampleOutput",
     "Sampling",
     "Target",
+    "adapt",
+    "adaptive",
+    "adaptive_params",
+    "calibrate",
     "decode",
     "drafters",
     "finish",
     "generate_many",
+    "policies",
     "sample",
     "start",
     "stream",

@@ -55,14 +55,19 @@ def memory_bytes() -> int | None:
     return stats.get("bytes_limit")
 
 
+def kind() -> str:
+    """Returns the platform, the kind of device, and how many there are, where that is several."""
+    devices = jax.local_devices()
+    name = _cpu_name() if jax.default_backend() == "cpu" else devices[0].device_kind
+    count = f" x{len(devices)}" if len(devices) > 1 else ""
+    return f"{jax.default_backend()}: {name}{count}"
+
+
 def describe() -> str:
     """Returns one line: device, count, default dtype, memory, jax version."""
-    devices = jax.local_devices()
-    kind = _cpu_name() if jax.default_backend() == "cpu" else devices[0].device_kind
     memory = memory_bytes()
-    count = f" x{len(devices)}" if len(devices) > 1 else ""
     parts = [
-        f"{jax.default_backend()}: {kind}{count}",
+        kind(),
         f"{default_dtype()}",
         f"memory {memory / GIB:.1f} GiB" if memory else "memory unknown",
         f"jax {jax.__version__}",

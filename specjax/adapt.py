@@ -1,0 +1,170 @@
+"""From measured costs to an adaptive drafter: what ``adaptive`` is given, made on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from specjax import costs, stats
+from specjax.adaptive import AdaptiveParams, Costs, adaptive
+from specjax.calibrate import calibrate
+from specjax.costs import CostTable
+from specjax.draft import Drafter
+from specjax.loop import cache_dtype, chosen_widths
+from specjax.policies import Policy
+from specjax.target import Target
+from specjax.verify import Verifier
+from specjax.warp import Sampling
+
+_PRIOR = 0.6  # of a token's acceptance, before anything is known
+
+
+def adaptive_params(
+    target: Target,
+    params: Any,
+    drafters: Sequence[Drafter],
+    drafter_params: Sequence[Any],
+    tables: Sequence[CostTable],
+    *,
+    batch: int = 1,
+    acceptance: float | Sequence[stats.Stats] = _PRIOR,
+    widths: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+) -> AdaptiveParams:
+    """What ``adaptive`` needs, from the tables that ``calibrate`` measured.
+
+    Args:
+      target: the target.
+      params: its parameters.
+      drafters: those given to ``adaptive``, in its order.
+      drafter_params: one entry for each.
+      tables: one for each; what a target pass costs is taken from all of them.
+      batch: rows that will be decoded.
+      acceptance: what to expect of each draft token at first, 0 to 1; or the ``stats`` of an
+        earlier run of each drafter alone, on similar text.
+      widths: those of the run; by default chosen by the platform.
+      dtype: of the caches; by default that of the parameters.
+
+    Raises:
+      ValueError: a table of another device, model, drafter, dtype or jax, or without this batch;
+        numbers that don't fit each other.
+    """
+    drafters, tables = tuple(drafters), tuple(tables)
+    if not len(drafters) == len(drafter_params) == len(tables) or not drafters:
+        raise ValueError(
+            f"adaptive_params: {len(drafters)} drafters, {len(drafter_params)} drafter_params and "
+            f"{len(tables)} tables; give one of each for every drafter"
+        )
+    dtype = jnp.dtype(cache_dtype(params) if dtype is None else dtype)
+    for drafter, own, table in zip(drafters, drafter_params, tables, strict=True):
+        rule = table.origin.verifier  # costs hardly depend on it
+        table.check(costs.origin_of(target, params, drafter, own, dtype, rule))
+    nodes = max(drafter.num_nodes for drafter in drafters)
+    own_widths = chosen_widths(widths, adaptive(*drafters))
+    contexts = tables[0].contexts
+    by_width = [
+        [_pass_seconds(tables, batch, context, width) for width in own_widths]
+        for context in contexts
+    ]
+    index = [next(i for i, w in enumerate(own_widths) if w > n) for n in range(nodes + 1)]
+    idle = [table.draft_seconds(batch, 0) for table in tables]
+    draft = np.full([len(drafters), nodes + 1], np.inf)
+    for i, (drafter, table) in enumerate(zip(drafters, tables, strict=True)):
+        for n in range(drafter.num_nodes + 1):
+            draft[i, n] = table.draft_seconds(batch, n) + sum(idle) - idle[i]
+    accepted, drafted = _expected(acceptance, drafters, nodes)
+    numbers = contexts, np.array(by_width)[:, index], draft, accepted, drafted
+    return AdaptiveParams(
+        tuple(drafter_params), Costs(*(jnp.asarray(x, jnp.float32) for x in numbers))
+    )
+
+
+def _pass_seconds(tables: Sequence[CostTable], batch: int, context: float, width: int) -> float:
+    """The target's side at a width that some tables may lack: interpolated between theirs."""
+    known = {
+        own: table.target_seconds(batch, context, own) for table in tables for own in table.widths
+    }
+    return float(np.interp(width, sorted(known), [known[own] for own in sorted(known)]))
+
+
+def _expected(
+    acceptance: float | Sequence[stats.Stats], drafters: Sequence[Drafter], nodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """``Costs.accepted`` and ``Costs.drafted``."""
+    if isinstance(acceptance, int | float):
+        if not 0 <= acceptance <= 1:
+            raise ValueError(f"adaptive_params: acceptance={acceptance}; it must be 0 to 1")
+        shape = len(drafters), nodes
+        return np.full(shape, float(acceptance)), np.ones(shape)
+    if len(acceptance) != len(drafters):
+        raise ValueError(
+            f"adaptive_params: acceptance holds {len(acceptance)} stats for {len(drafters)} "
+            "drafters; give one for each, or a number"
+        )
+    accepted, drafted = np.full([2, len(drafters), nodes], _PRIOR)
+    for i, (seen, drafter) in enumerate(zip(acceptance, drafters, strict=True)):
+        if seen.judged.shape[1] != drafter.num_nodes:
+            raise ValueError(
+                f"adaptive_params: acceptance[{i}] has {seen.judged.shape[1]} draft positions, "
+                f"and {drafter.name} drafts {drafter.num_nodes}: its stats are another drafter's"
+            )
+        right, judged = np.asarray(seen.accepted).sum(0), np.asarray(seen.judged).sum(0)
+        before = np.concatenate([[np.asarray(seen.rounds).sum()], right[:-1]])
+        some = before > 0
+        n = drafter.num_nodes
+        accepted[i, :n][some] = (right / np.maximum(before, 1))[some]
+        drafted[i, :n][some] = (judged / np.maximum(before, 1))[some]
+    return accepted, drafted
+
+
+def adapt(
+    target: Target,
+    params: Any,
+    drafters: Drafter | Sequence[Drafter],
+    drafter_params: Any,
+    *,
+    batch: int = 1,
+    sampling: Sampling | None = None,
+    verifier: Verifier | None = None,
+    acceptance: float | Sequence[stats.Stats] = _PRIOR,
+    policy: Policy | None = None,
+    **calibration: Any,
+) -> tuple[Drafter, AdaptiveParams]:
+    """Calibrates (or finds the tables on disk), and makes the adaptive drafter and its parameters.
+
+    Args:
+      target: the target.
+      params: its parameters.
+      drafters: one drafter, or several.
+      drafter_params: of one its parameters, of several one entry for each.
+      batch: rows that will be decoded.
+      sampling: as for ``sample``.
+      verifier: as for ``sample``.
+      acceptance: see ``adaptive_params``.
+      policy: see ``adaptive``.
+      **calibration: further arguments of ``calibrate``.
+
+    Returns:
+      ``drafter`` and ``drafter_params`` for ``sample``.
+
+    Raises:
+      ValueError: as ``calibrate`` and ``adaptive_params`` do.
+    """
+    if isinstance(drafters, Drafter):
+        drafters, drafter_params = [drafters], [drafter_params]
+    tables = [
+        calibrate(
+            target, params, drafter, own, batches=(batch,), sampling=sampling, verifier=verifier,
+            **calibration,
+        )
+        for drafter, own in zip(drafters, drafter_params, strict=True)
+    ]  # fmt: skip
+    given = adaptive_params(
+        target, params, drafters, drafter_params, tables, batch=batch, acceptance=acceptance,
+        widths=calibration.get("widths"), dtype=calibration.get("dtype"),
+    )  # fmt: skip
+    return adaptive(*drafters, policy=policy), given

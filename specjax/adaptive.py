@@ -1,0 +1,334 @@
+"""Drafting by measured cost: how much to draft, by whom, or nothing, is decided every round.
+
+Speculation competes with the batch for compute: where a wide pass costs more than its tokens bring,
+drafting slows decoding down. ``adaptive`` is a drafter around others that knows what a round costs
+on the device (``calibrate``) and keeps count of what was accepted, and drafts as much as makes most
+tokens a second. The rule, on one page: docs/adaptive.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.drafters import several
+from specjax.policies import Outcome, Policy
+
+
+class Costs(NamedTuple):
+    """What a policy decides by; all float32. D drafters, C contexts, N the longest draft.
+
+    Attributes:
+      contexts: ``[C]``, ascending numbers of filled slots.
+      target: ``[C, N+1]``, seconds of the target's side of a round whose longest draft has so many
+        tokens.
+      draft: ``[D, N+1]``, seconds of all drafters' side if this one drafts so many tokens and the
+        others only keep their states fresh; inf past its own longest draft.
+      accepted: ``[D, N]``, the share of rounds in which a draft token is right, given that all
+        before it were: what to expect at first. A token that isn't drafted isn't right.
+      drafted: ``[D, N]``, the share in which it is drafted at all, given that all before it were.
+    """
+
+    contexts: Array
+    target: Array
+    draft: Array
+    accepted: Array
+    drafted: Array
+
+
+class AdaptiveParams(NamedTuple):
+    """What ``adaptive`` is given as ``drafter_params``; ``adaptive_params`` makes it.
+
+    Attributes:
+      drafters: one entry for each drafter.
+      costs: what the policy decides by; None for one that asks for none.
+    """
+
+    drafters: tuple
+    costs: Costs | None = None
+
+
+class AdaptiveState(NamedTuple):
+    """Between rounds.
+
+    Attributes:
+      drafters: their own states.
+      policy: the policy's.
+      chosen: int32 ``[B]``, who was asked last (the same in all rows).
+      limit: int32 ``[B]``, for how much.
+    """
+
+    drafters: tuple
+    policy: Any
+    chosen: Array
+    limit: Array
+
+
+@cache
+def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
+    """Asks one of the drafters each round, or none, for as much as the policy says.
+
+    The policy sees past rounds only, so outputs keep the target's law, whatever it says.
+    ``by_cost`` decides for the batch as a whole: with greedy, match or coupled verification outputs
+    are plain decoding's all the same; under token and block verification a row's tokens then depend
+    on its neighbours (through the draft lengths), and their law doesn't.
+
+    State: the drafters' own (see ``several``), all kept fresh in every round; what those that say
+    nothing take for it is part of the costs.
+
+    Args:
+      *drafters: at least one; ``drafter_params`` are ``AdaptiveParams``.
+      policy: ``by_cost()`` by default; others are in ``policies``.
+
+    Returns:
+      The drafter; it drafts at most as much as the longest of them.
+
+    Raises:
+      ValueError: without drafters.
+    """
+    if not drafters:
+        raise ValueError("adaptive: no drafters; give at least one, such as eagle(config, 3)")
+    policy = policy or by_cost()
+    nodes = max(drafter.num_nodes for drafter in drafters)
+
+    def own(params: Params) -> tuple[Params, Costs | None]:
+        given = params.drafter
+        if not isinstance(given, AdaptiveParams):
+            raise ValueError(
+                f"adaptive: drafter_params is a {type(given).__name__}; give what adaptive_params "
+                "makes"
+            )
+        if policy.needs_costs and given.costs is None:
+            raise ValueError(
+                f"adaptive: the policy {policy.name!r} decides by costs, and drafter_params has "
+                "none; give adaptive_params the tables of calibrate"
+            )
+        return params._replace(drafter=given.drafters), given.costs
+
+    def init(params: Params, prefill: Prefill) -> AdaptiveState:
+        inner, _ = own(params)
+        states = several.init("adaptive", drafters, inner, prefill)
+        batch = prefill.length.shape[0]
+        none = jnp.zeros([batch], jnp.int32)
+        return AdaptiveState(states, policy.init(batch, len(drafters), nodes), none, none)
+
+    def propose(
+        params: Params, state: AdaptiveState, context: Context, limit: Array
+    ) -> tuple[Draft, AdaptiveState, Any]:
+        inner, costs = own(params)
+        chosen, most = policy.choose(costs, state.policy, context)
+        most = jnp.minimum(limit, most)
+        draft, states = None, []
+        for i, drafter in enumerate(drafters):
+            mine = jnp.broadcast_to(chosen == i, most.shape)
+            allowed = jnp.where(mine, jnp.minimum(most, drafter.num_nodes), 0)
+            theirs, new, cache = drafter.propose(
+                several.own(inner, i), state.drafters[i], context, allowed
+            )
+            theirs = several.padded(theirs, nodes)
+            draft = theirs if draft is None else several.either(mine, theirs, draft)
+            states.append(new)
+            context = context._replace(cache=cache)
+        assert draft is not None
+        asked = jnp.broadcast_to(chosen, most.shape)
+        return draft, AdaptiveState(tuple(states), state.policy, asked, most), context.cache
+
+    def update(
+        params: Params, state: AdaptiveState, context: Context, record: Record
+    ) -> AdaptiveState:
+        inner, costs = own(params)
+        outcome = Outcome(
+            active=record.length > context.length,
+            drafter=state.chosen,
+            limit=state.limit,
+            drafted=record.draft.length,
+            accepted=record.verdict.accepted,
+        )
+        return state._replace(
+            drafters=several.update(drafters, inner, state.drafters, context, record),
+            policy=policy.learn(costs, state.policy, outcome),
+        )
+
+    name = f"adaptive {' or '.join(drafter.name for drafter in drafters)}"
+    name = name if policy.needs_costs else f"{name} ({policy.name})"
+    layers = several.layers(drafters)
+    return Drafter(init, propose, update, nodes, layers, name, varies=True)
+
+
+class Counts(NamedTuple):
+    """What ``by_cost`` knows: counts that fade, float32. D drafters, N the longest draft.
+
+    Attributes:
+      right: ``[B, D, N]``, rounds in which the token was right.
+      could: ``[B, D, N]``, rounds in which it was asked for and all before it were right.
+      drafted: ``[B, D, N]``, rounds in which it was drafted.
+      asked: ``[B, D, N]``, rounds in which it was asked for and all before it were drafted.
+      silent: int32 ``[B, D]``, rounds since the drafter was asked for anything.
+      wait: int32 ``[B, D]``, how many of them there may be.
+    """
+
+    right: Array
+    could: Array
+    drafted: Array
+    asked: Array
+    silent: Array
+    wait: Array
+
+
+@cache
+def by_cost(
+    *, memory: int = 48, weight: float = 3.0, probe_first: int = 16, probe_last: int = 128
+) -> Policy:
+    """The drafter and the draft length that make most tokens a second, by costs and acceptance.
+
+    For each draft position a censored estimate: of the rounds in which the token was asked for and
+    all before it were right, the share in which it was right too. Counts fade by ``1 - 1 / memory``
+    a round. A row's estimate leans on the batch's, and that on what was expected at first, with
+    ``weight`` rounds each. Expected tokens of a row are one and the chance of each draft token;
+    expected seconds of a round go by the longest draft of the batch. A drafter that isn't asked
+    because drafting doesn't pay gets a try after ``probe_first`` rounds, twice as many after each
+    further one, up to ``probe_last``.
+
+    Args:
+      memory: rounds after which a count has faded to a third, at least 2.
+      weight: rounds that an expectation counts for, above 0.
+      probe_first: rounds until the first try, at least 1.
+      probe_last: the most rounds until a try, at least ``probe_first``.
+
+    Raises:
+      ValueError: for values out of range.
+    """
+    if memory < 2:
+        raise ValueError(f"by_cost: memory={memory}; it must be at least 2 rounds")
+    if not 0 < weight < float("inf"):
+        raise ValueError(f"by_cost: weight={weight}; it must be above 0, and finite")
+    if not 1 <= probe_first <= probe_last:
+        raise ValueError(
+            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be 1 <= "
+            "probe_first <= probe_last"
+        )
+    kept = 1 - 1 / memory
+
+    def init(batch: int, drafters: int, nodes: int) -> Counts:
+        zeros = jnp.zeros([batch, drafters, nodes], jnp.float32)
+        none = jnp.zeros([batch, drafters], jnp.int32)
+        return Counts(zeros, zeros, zeros, zeros, none, none + probe_first)
+
+    def choose(costs: Costs, state: Counts, context: Context) -> tuple[Array, Array]:
+        live = ~context.done
+        speed = expected_speed(costs, state, context.length, live, weight)
+        lengths = jnp.argmax(speed[:, 1:], 1).astype(jnp.int32) + 1  # the best, if it drafts
+        drafts = jnp.take_along_axis(speed, lengths[:, None], 1)[:, 0]
+        best = jnp.argmax(drafts).astype(jnp.int32)
+        pays = drafts[best] > jnp.max(speed[:, 0])
+        # Rows that took their place in the batch late wait for those that were there before.
+        silent = jnp.max(jnp.where(live[:, None], state.silent, 0), 0)
+        due = silent >= jnp.max(jnp.where(live[:, None], state.wait, 0), 0)
+        chosen = jnp.where(jnp.any(due), jnp.argmax(due), best).astype(jnp.int32)
+        limit = jnp.where(pays | jnp.any(due), lengths[chosen], 0)
+        return chosen, jnp.broadcast_to(limit, context.length.shape)
+
+    def learn(costs: Costs, state: Counts, outcome: Outcome) -> Counts:
+        del costs
+        drafters = jnp.arange(state.silent.shape[1], dtype=jnp.int32)
+        mine = (drafters == outcome.drafter[:, None]) & (outcome.limit > 0)[:, None]
+        position = jnp.arange(state.right.shape[2], dtype=jnp.int32)
+
+        def reached(count: Array, position: Array) -> Array:
+            return position < count[:, None]
+
+        allowed = reached(outcome.limit, position)
+        before = position - 1
+        events = (
+            reached(outcome.accepted, position),
+            allowed & reached(outcome.accepted, before),
+            reached(outcome.drafted, position),
+            allowed & reached(outcome.drafted, before),
+        )
+        active = outcome.active[:, None]
+
+        def fade(counts: Array, event: Array) -> Array:
+            new = counts * jnp.float32(kept) + (mine[:, :, None] & event[:, None]).astype(
+                jnp.float32
+            )
+            return jnp.where(active[:, :, None], new, counts)
+
+        right, could, drafted, asked = map(fade, state[:4], events)
+        # A try that was due doubles the wait; being asked because it pays ends it.
+        tried = state.silent >= state.wait
+        longer = jnp.minimum(2 * state.wait, probe_last)
+        wait = jnp.where(mine, jnp.where(tried, longer, probe_first), state.wait)
+        silent = jnp.where(mine, 0, state.silent + 1)
+        silent = jnp.where(active, silent, state.silent)
+        return Counts(right, could, drafted, asked, silent, jnp.where(active, wait, state.wait))
+
+    return Policy(init, choose, learn, "by cost", needs_costs=True)
+
+
+def expected_speed(
+    costs: Costs, counts: Counts, length: Array, live: Array, weight: float
+) -> Array:
+    """Tokens a second of the batch, by drafter and draft length.
+
+    Args:
+      costs: of the device.
+      counts: what past rounds brought.
+      length: int32 ``[B]``, the rows' lengths.
+      live: bool ``[B]``, rows that aren't finished.
+      weight: rounds that an expectation counts for.
+
+    Returns:
+      float32 ``[D, N+1]``; 0 where the drafter can't draft so much.
+    """
+    chance = estimate(counts.right, counts.could, costs.accepted, live, weight)
+    tokens = 1 + _running(jnp.cumprod(chance, 2))  # [B, D, N+1]
+    drafted = estimate(counts.drafted, counts.asked, costs.drafted, live, weight)
+    reach = jnp.where(live[:, None, None], jnp.cumprod(drafted, 2), 0)
+    longest = 1 - jnp.prod(1 - reach, 0)  # [D, N]: the chance that some row's draft goes so far
+    seconds = _seconds(costs, longest, jnp.max(jnp.where(live, length, 0)))
+    total = jnp.sum(jnp.where(live[:, None, None], tokens, 0), 0)
+    return jnp.where(jnp.isfinite(seconds), total / seconds, 0)
+
+
+def estimate(hits: Array, tries: Array, prior: Array, live: Array, weight: float) -> Array:
+    """Shares ``[B, D, N]``: a row's counts lean on the batch's, those on the prior ``[D, N]``.
+
+    What is expected of a position is at least what is known of the one before it: where a longer
+    draft was never tried, or long ago, hope makes it worth a try.
+    """
+    rows = live[:, None, None]
+    hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
+    right, of = jnp.sum(hits, 0), jnp.sum(tries, 0)
+    pooled: list[Array] = []
+    for position in range(prior.shape[1]):
+        hope = prior[:, position]
+        hope = jnp.maximum(hope, pooled[-1]) if pooled else hope
+        pooled.append((right[:, position] + weight * hope) / (of[:, position] + weight))
+    return (hits + weight * jnp.stack(pooled, 1)) / (tries + weight)
+
+
+def _seconds(costs: Costs, longest: Array, filled: Array) -> Array:
+    """Expected seconds ``[D, N+1]`` of a round by what the drafter is asked for.
+
+    A draft that ends before it took the work for one token more, which was too unsure to draft.
+    """
+    filled = filled.astype(jnp.float32)
+    at_filled = jax.vmap(lambda column: jnp.interp(filled, costs.contexts, column), 1)
+    target = at_filled(costs.target)  # [N+1]
+    count = target.shape[0]
+    asked, drafted = jnp.arange(count)[:, None], jnp.arange(count)[None]  # [N+1, 1], [1, N+1]
+    at_least = jnp.pad(longest, ((0, 0), (1, 0)), constant_values=1)[:, None]  # [D, 1, N+1]
+    more = jnp.pad(longest, ((0, 0), (0, 1)))[:, None]
+    chance = jnp.where(drafted < asked, at_least - more, jnp.where(drafted == asked, at_least, 0))
+    work = costs.draft[:, jnp.minimum(drafted + 1, asked)]  # [D, N+1, N+1]
+    return jnp.sum(jnp.where(chance > 0, chance * (target + work), 0), 2)
+
+
+def _running(terms: Array) -> Array:
+    """Sums of the first 0 to N terms of the last axis."""
+    return jnp.pad(jnp.cumsum(terms, -1), ((0, 0),) * (terms.ndim - 1) + ((1, 0),))

@@ -1,0 +1,247 @@
+"""Measuring what a round costs on the device at hand: ``calibrate``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from specjax import costs, validate
+from specjax.costs import CostTable
+from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.loop import cache_dtype, prepare
+from specjax.machine import cache_folder
+from specjax.round import RUNNING, Engine, Request, State, advance, propose
+from specjax.sample import start
+from specjax.target import Target
+from specjax.verify import Verifier
+from specjax.warp import Sampling
+
+_SECONDS = 0.1  # what is timed at a time takes about as long, or three rounds
+_REPEATS = 5
+_SILENT = 33  # rounds without a draft: a head that lets features wait reads them by then
+
+
+def calibrate(
+    target: Target,
+    params: Any,
+    drafter: Drafter | None = None,
+    drafter_params: Any = None,
+    *,
+    batches: Sequence[int] = (1,),
+    contexts: Sequence[int] = (128, 1024),
+    sampling: Sampling | None = None,
+    verifier: Verifier | None = None,
+    widths: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
+    progress: Callable[[str], Any] = lambda what: None,
+) -> CostTable:
+    """Times the parts of a round: the target's side by tokens, the drafter's by draft length.
+
+    Whole rounds run back to back in one compiled loop, as in decoding; what the drafter takes is
+    the difference to rounds in which nobody works for the draft, timed in turn. (Timed alone, a
+    small head would stay in a processor's cache, and seem cheaper than it is.) A batch size takes
+    two compilations. The table is kept on disk by what it was measured on.
+
+    Args:
+      target: the model.
+      params: its parameters.
+      drafter: what guesses; None: only the target's side at one token.
+      drafter_params: its parameters.
+      batches: ascending batch sizes.
+      contexts: ascending numbers of filled slots, at least 2.
+      sampling: how to sample, for what verification costs; greedy by default.
+      verifier: the rule, as for ``sample``.
+      widths: numbers of tokens a target pass may take, as for ``sample``.
+      dtype: of the caches.
+      folder: where tables are kept; specjax's cache folder by default.
+      fresh: measure, even if there is a table of these parts.
+      progress: called with a few words before each batch size.
+
+    Returns:
+      The table.
+
+    Raises:
+      ValueError: for bad arguments, or a target's cache whose length can't be set.
+    """
+    for name, values in (("batches", batches), ("contexts", contexts)):
+        least = 1 if name == "batches" else 2
+        values = list(values)
+        if not values or values != sorted(set(values)) or values[0] < least:
+            raise ValueError(f"{name}={values}; they must ascend from at least {least}")
+    validate.parts(target, drafter, verifier)
+    dtype = jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype))
+    key = jax.random.key(0)
+    engine, _ = prepare(
+        target, drafter, drafter_params, sampling, verifier, key, widths, batches[0]
+    )
+    rule = engine.verifier.name
+    origin = costs.origin_of(target, params, drafter, drafter_params, dtype, rule)
+    shape = tuple(batches), tuple(contexts), engine.widths
+    digest = hashlib.sha256(repr((origin, shape)).encode()).hexdigest()[:16]
+    path = pathlib.Path(folder or cache_folder() / "costs") / f"{digest}.json"
+    if path.exists() and not fresh:
+        table = costs.load(path)
+        table.check(origin)
+        return table
+
+    drafts = tuple(sorted({0, min(1, engine.num_nodes), engine.num_nodes}))
+    target_s = np.zeros([len(batches), len(contexts), len(engine.widths)])
+    draft_s = np.zeros([len(batches), len(drafts)])
+    for index, batch in enumerate(batches):
+        progress(f"batch {batch}")
+        timed = _Clocks(
+            engine, Params(params, drafter_params), batch, max(contexts), contexts[0], dtype,
+            sampling or Sampling(), key,
+        )  # fmt: skip
+        target_s[index], draft_s[index] = timed.measure(contexts, drafts)
+    table = CostTable(origin, *shape, drafts, target_s, draft_s)
+    table.save(path)
+    return table
+
+
+class _Clocks:
+    """Rounds of a batch, with the drafter and with a stand-in that does no work."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        params: Params,
+        batch: int,
+        most: int,
+        filled: int,
+        dtype: Any,
+        sampling: Sampling,
+        key: Array,
+    ) -> None:
+        real = engine.drafter
+        if real is not None and real.whole is not None:  # its drafts would end at once here
+            engine = engine._replace(drafter=real.whole)
+        self.nodes, rounds = engine.num_nodes, _SILENT + 3
+        vocab = engine.target.vocab_size
+        prompts = (np.arange(filled) + 17 * np.arange(batch)[:, None]) % vocab
+        run = start(
+            engine.target, params.target, prompts, drafter=engine.drafter,
+            drafter_params=params.drafter, max_new_tokens=1, sampling=sampling,
+            verifier=engine.verifier, widths=engine.widths, dtype=dtype, key=key,
+            max_length=most + (_REPEATS + 1) * rounds * (self.nodes + 1) + self.nodes + 1,
+        )  # fmt: skip
+        self._params, self._request, self._filled = params, run.request, filled
+        self._engine, self._state = run.engine, run.state
+        self._idle = run.engine
+        self._idle_state = run.state
+        if run.engine.drafter is not None:
+            stand_in = _stand_in(self.nodes, run.engine.drafter.layers, _drawn(run))
+            self._idle = run.engine._replace(drafter=stand_in)
+            probs = jnp.full([batch, self.nodes + 1, vocab], 1 / vocab, jnp.float32)
+            copied = jax.tree.map(jnp.copy, run.state._replace(drafter=()))
+            self._idle_state = copied._replace(drafter=probs if _drawn(run) else ())
+
+    def measure(
+        self, contexts: Sequence[int], drafts: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds ``[contexts, widths]`` of the target's side, ``[drafts]`` of the drafter's."""
+        widths = self._idle.widths
+        one = self._target(contexts[0], widths[0] - 1, 3)  # compiles
+        one = self._target(contexts[0], widths[0] - 1, 3)
+        count = int(np.clip(_SECONDS / one, 3, 30))
+        if self._engine.drafter is not None:
+            self._whole(0, 1)  # compiles
+        target_s = np.zeros([_REPEATS, len(contexts), len(widths)])
+        whole_s, idle_s = np.zeros([2, _REPEATS, len(drafts)])
+        for repeat in range(_REPEATS):
+            for i, context in enumerate(contexts):
+                for j, width in enumerate(widths):
+                    target_s[repeat, i, j] = self._target(context, width - 1, count)
+            if self._engine.drafter is None:
+                continue
+            for i, drafted in enumerate(drafts):
+                rounds = count if drafted else _SILENT
+                idle_s[repeat, i] = self._target(self._filled, drafted, count)
+                whole_s[repeat, i] = self._whole(drafted, rounds)
+        # The fastest: what slows a machine down now and then is no cost of the round.
+        draft_s = np.maximum(whole_s.min(0) - idle_s.min(0), 0)
+        return target_s.min(0), np.maximum.accumulate(draft_s)
+
+    def _target(self, context: int, drafted: int, count: int) -> float:
+        at = jnp.full(self._idle_state.length.shape, context, jnp.int32)
+        cache = _at_length(self._idle_state.cache, at - 1)
+        state = self._idle_state._replace(length=at, cache=cache)
+        seconds, self._idle_state = self._time(self._idle, state, drafted, count)
+        if self._engine is self._idle:
+            self._state = self._idle_state
+        return seconds
+
+    def _whole(self, drafted: int, count: int) -> float:
+        seconds, self._state = self._time(self._engine, self._state, drafted, count)
+        return seconds
+
+    def _time(self, engine: Engine, state: State, drafted: int, count: int) -> tuple[float, State]:
+        numbers = jnp.asarray(drafted, jnp.int32), jnp.asarray(count, jnp.int32)
+        begun = time.perf_counter()
+        state = _rounds(engine, self._params, self._request, state, *numbers)
+        jax.block_until_ready(state)
+        return (time.perf_counter() - begun) / count, state
+
+
+@partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))
+def _rounds(
+    engine: Engine, params: Params, request: Request, state: State, drafted: Array, count: Array
+) -> State:
+    """Rounds that never end a row, each of ``drafted`` tokens, whatever was found."""
+
+    def one(_: Array, state: State) -> State:
+        state = state._replace(reason=jnp.full_like(state.reason, RUNNING))
+        now = request._replace(end=state.length + drafted + 1)
+        draft, state = propose(engine, params, now, state)
+        draft = draft._replace(length=jnp.full_like(draft.length, drafted))
+        return advance(engine, params, now, state, draft)
+
+    return jax.lax.fori_loop(0, count, one, state)
+
+
+@cache
+def _stand_in(k: int, layers: tuple[int, ...], drawn: bool) -> Drafter:
+    """Drafts zeros, and does nothing for it; its state is what it would have drawn them from."""
+
+    def init(params: Params, prefill: Prefill) -> Any:
+        raise NotImplementedError("made by the one who times")
+
+    def propose(params: Params, state: Any, context: Context, limit: Array) -> tuple:
+        del params
+        tokens = jnp.zeros([limit.shape[0], k], jnp.int32)
+        return Draft(tokens, limit, state if drawn else None), state, context.cache
+
+    def update(params: Params, state: Any, context: Context, record: Record) -> Any:
+        del params, context, record
+        return state
+
+    return Drafter(init, propose, update, k, layers, "nobody")
+
+
+def _drawn(run: Any) -> bool:
+    """Whether the drafter's tokens come with the q they were drawn from."""
+    made = jax.eval_shape(partial(propose, run.engine), run.params, run.request, run.state)
+    return made[0].probs is not None
+
+
+def _at_length(kv: Any, length: Array) -> Any:
+    """The cache as if it held ``length [B]`` entries; what they are takes no time."""
+    if not hasattr(kv, "_replace") or not hasattr(kv, "length"):
+        raise ValueError(
+            f"calibrate can't set the length of a {type(kv).__name__}; the target's cache must be "
+            "a NamedTuple with a field of that name"
+        )
+    return kv._replace(length=length)

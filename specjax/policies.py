@@ -1,0 +1,141 @@
+"""How long drafts may be: what ``adaptive`` asks before every round, and simple answers to it.
+
+A policy sees what past rounds accepted and nothing of the round it decides on, so whatever it says,
+outputs keep the target's law (the law of a submitted token may depend on the past in any way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from specjax.draft import Context
+
+
+class Outcome(NamedTuple):
+    """What became of a round.
+
+    Attributes:
+      active: bool ``[B]``, rows that took part.
+      drafter: int32 ``[]``, index of the one that was asked.
+      limit: int32 ``[B]``, the most it was asked for; 0: for nothing.
+      drafted: int32 ``[B]``, the tokens it drafted.
+      accepted: int32 ``[B]``, those that were kept.
+    """
+
+    active: Array
+    drafter: Array
+    limit: Array
+    drafted: Array
+    accepted: Array
+
+
+class Policy(NamedTuple):
+    """Who drafts in a round, and how much. Make it in a factory that keeps what it made.
+
+    Attributes:
+      init: ``(batch, drafters, nodes) -> state``; every array's first axis is the batch.
+      choose: ``(costs, state, context) -> (drafter [], limit [B])``, both int32; a limit above what
+        the drafter drafts means all of it. ``costs``: see ``adaptive.Costs``.
+      learn: ``(costs, state, outcome) -> state``.
+      name: for tables.
+      needs_costs: whether it asks for ``adaptive.Costs``.
+    """
+
+    init: Callable[[int, int, int], Any]
+    choose: Callable[[Any, Any, Context], tuple[Array, Array]]
+    learn: Callable[[Any, Any, Outcome], Any]
+    name: str
+    needs_costs: bool = False
+
+
+FIRST = 0  # the drafter that policies without a choice among several ask
+
+
+@cache
+def fixed(k: int) -> Policy:
+    """Always up to k tokens, of the first drafter; 0: never any.
+
+    Raises:
+      ValueError: for a negative k.
+    """
+    if k < 0:
+        raise ValueError(f"fixed: k={k}; it must be 0 (no drafts) or more")
+    return by_batch(((1, k),))
+
+
+@cache
+def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
+    """A draft length by batch size, as engines let users write down.
+
+    Args:
+      table: pairs ``(batch, k)``, ascending: from that batch size on, k tokens; below the first, 0.
+
+    Raises:
+      ValueError: for batches that don't ascend from at least 1, or a negative k.
+    """
+    batches = [batch for batch, _ in table]
+    if not table or batches != sorted(set(batches)) or batches[0] < 1:
+        raise ValueError(f"by_batch: batches {batches}; they must ascend from at least 1")
+    for batch, k in table:
+        if k < 0:
+            raise ValueError(f"by_batch: k={k} from batch {batch} on; it must be 0 or more")
+
+    def init(batch: int, drafters: int, nodes: int) -> tuple[()]:
+        del batch, drafters, nodes
+        return ()
+
+    def choose(costs: Any, state: tuple[()], context: Context) -> tuple[Array, Array]:
+        del costs, state
+        rows = context.length.shape[0]
+        k = next((k for batch, k in reversed(table) if batch <= rows), 0)
+        return jnp.asarray(FIRST, jnp.int32), jnp.full([rows], k, jnp.int32)
+
+    def learn(costs: Any, state: tuple[()], outcome: Outcome) -> tuple[()]:
+        del costs, outcome
+        return state
+
+    return Policy(init, choose, learn, "by batch" if len(table) > 1 else f"fixed {table[0][1]}")
+
+
+@cache
+def heuristic(first: int = 5, *, up: int = 2, down: int = 1) -> Policy:
+    """Two more after a draft that was kept whole, else one fewer, at least one; row by row.
+
+    The schedule that Hugging Face's assisted generation calls "heuristic". It knows no cost, so it
+    can't stop drafting where that doesn't pay.
+
+    Args:
+      first: tokens of the first draft.
+      up: added after a whole draft.
+      down: taken off after any other.
+
+    Raises:
+      ValueError: for a ``first`` below 1, or a negative step.
+    """
+    if first < 1 or up < 0 or down < 0:
+        raise ValueError(
+            f"heuristic: first={first}, up={up}, down={down}; first must be at least 1, and the "
+            "steps 0 or more"
+        )
+
+    def init(batch: int, drafters: int, nodes: int) -> Array:
+        del drafters
+        return jnp.full([batch], min(first, nodes), jnp.int32)
+
+    def choose(costs: Any, state: Array, context: Context) -> tuple[Array, Array]:
+        del costs, context
+        return jnp.asarray(FIRST, jnp.int32), state
+
+    def learn(costs: Any, state: Array, outcome: Outcome) -> Array:
+        del costs
+        whole = (outcome.accepted >= outcome.drafted) & (outcome.drafted > 0)
+        longer = outcome.limit + up  # from what it could draft, or it would grow without end
+        after = jnp.where(whole, longer, jnp.maximum(state - down, 1))
+        return jnp.where(outcome.active & (outcome.drafted > 0), after, state)
+
+    return Policy(init, choose, learn, "heuristic")

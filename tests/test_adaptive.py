@@ -1,0 +1,359 @@
+"""The controller: what it counts, what it makes of it, and that outputs don't care."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import Sampling, policies, testing, verify
+from specjax.adaptive import AdaptiveParams, Costs, adaptive, by_cost, estimate, expected_speed
+from specjax.draft import Context
+from specjax.drafters import draft_model, ngram
+from specjax.loop import decode_state
+from specjax.policies import Outcome
+from tests import support
+
+VOCAB, K, BUDGET = 7, 4, 24
+TARGET = testing.scripted_target(VOCAB)
+TABLE = testing.scripted_table(10, VOCAB)
+CLOSE = TABLE + testing.scripted_table(11, VOCAB, scale=0.5)
+PROMPTS = [[1, 2, 1, 2, 1], [3], [5, 0, 4, 5, 0], [2, 2], [4, 1, 0]]
+MODEL = draft_model(TARGET, K)
+
+
+def costs_of(
+    passes: Any = (1.0, 1.0, 1.0, 1.0, 1.0),
+    step: float = 0.0,
+    *,
+    drafters: int = 1,
+    accepted: float = 0.6,
+    drafted: float = 1.0,
+) -> Costs:
+    """Costs of a device: a pass by draft length, and a draft step, in passes."""
+    passes = np.asarray(passes, np.float32)
+    nodes = len(passes) - 1
+    draft = np.tile(step * np.arange(nodes + 1), (drafters, 1))
+    shape = drafters, nodes
+    return Costs(
+        *(jnp.asarray(x, jnp.float32) for x in ([10], passes[None], draft)),
+        jnp.full(shape, accepted, jnp.float32),
+        jnp.full(shape, drafted, jnp.float32),
+    )
+
+
+FLAT, STEEP = costs_of(), costs_of((1, 4, 7, 10, 13))  # drafting is free; it never pays
+
+
+def context_of(batch: int, length: int = 9, done: Any = None) -> Context:
+    """What a policy sees of a batch."""
+    done = jnp.zeros([batch], bool) if done is None else jnp.asarray(done)
+    return Context(None, jnp.full([batch], length, jnp.int32), done, None, None)
+
+
+def run_policy(
+    policy: policies.Policy,
+    costs: Costs,
+    accepts: Callable[[int, np.ndarray], Any],
+    rounds: int,
+    *,
+    batch: int = 1,
+    drafters: int = 1,
+) -> list[tuple[int, int]]:
+    """Drafter and limit round by round; ``accepts(round, limits [B])`` gives the accepted counts."""
+    nodes = costs.target.shape[1] - 1
+    state, out = policy.init(batch, drafters, nodes), []
+    choose, learn = jax.jit(policy.choose), jax.jit(policy.learn)
+    for number in range(rounds):
+        chosen, limit = choose(costs, state, context_of(batch))
+        limit = jnp.minimum(limit, nodes)
+        outcome = Outcome(
+            active=jnp.ones([batch], bool),
+            drafter=jnp.broadcast_to(chosen, [batch]),
+            limit=limit,
+            drafted=limit,
+            accepted=jnp.minimum(jnp.asarray(accepts(number, np.asarray(limit)), jnp.int32), limit),
+        )
+        state = learn(costs, state, outcome)
+        out.append((int(chosen), int(limit[0])))
+    return out
+
+
+def geometric(alpha: float, batch: int, seed: int) -> Callable[[int, np.ndarray], Any]:
+    """Independent acceptance of each token with the same chance."""
+    rng = np.random.default_rng(seed)
+    return lambda number, limits: rng.geometric(1 - alpha, batch) - 1
+
+
+@pytest.mark.parametrize("costs", [FLAT, STEEP, costs_of((1, 1.1, 1.2, 1.9, 2), 0.05)])
+@pytest.mark.parametrize("drafter", [MODEL, ngram(K)], ids=["draft model", "prompt lookup"])
+def test_greedy_output_is_plain_decoding_s(drafter: Any, costs: Costs) -> None:
+    params = CLOSE if drafter is MODEL else None
+    policy = by_cost(memory=4, probe_first=2, probe_last=4)
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=adaptive(drafter, policy=policy),
+        drafter_params=AdaptiveParams((params,), costs),
+    )  # fmt: skip
+    want = [support.plain_greedy(TABLE, prompt, BUDGET) for prompt in PROMPTS]
+    assert out.tokens.tolist() == want
+    assert int(out.stats.drafted.sum()) > 0, "at least the tries draft"
+
+
+@pytest.mark.parametrize("policy", [by_cost(probe_first=3), policies.heuristic(2)])
+@pytest.mark.parametrize("rule", [verify.match, verify.coupled])
+def test_sampled_output_is_plain_decoding_s(rule: Any, policy: Any) -> None:
+    same = dict(max_new_tokens=BUDGET, sampling=Sampling(1.0), key=jax.random.key(3), verifier=rule)
+    plain = specjax.sample(TARGET, TABLE, PROMPTS, **same)
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, **same, drafter=adaptive(MODEL, policy=policy),
+        drafter_params=AdaptiveParams((CLOSE,), costs_of((1, 1.1, 1.3, 1.6, 2))),
+    )  # fmt: skip
+    np.testing.assert_array_equal(out.tokens, plain.tokens)
+    assert int(out.stats.accepted.sum()) > 0
+
+
+def test_several_drafters_take_turns_and_keep_their_places() -> None:
+    """Two that are always right, of two and of four tokens: every draft is accepted."""
+    both = adaptive(draft_model(TARGET, 2), MODEL, policy=by_cost(probe_first=2, probe_last=2))
+    costs = costs_of((1, 1.1, 1.2, 3, 3), drafters=2)
+    costs = costs._replace(draft=costs.draft.at[0, 3:].set(jnp.inf))
+    run = specjax.start(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=both,
+        drafter_params=AdaptiveParams((TABLE, TABLE), costs),
+    )  # fmt: skip
+    asked = set()
+    for _, state in support.rounds_of(run):
+        asked |= set(state.drafter.chosen[~state.done].tolist())
+        last = state
+    assert asked == {0, 1}
+    assert specjax.stats.acceptance_rate(last.stats) == 1
+
+
+def test_a_finished_answer_gives_its_row_to_the_next_prompt() -> None:
+    drafting = dict(drafter=adaptive(MODEL), drafter_params=AdaptiveParams((CLOSE,), FLAT))
+    found = specjax.generate_many(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, max_length=64, batch=2, **drafting
+    )
+    for one in found:
+        assert one.tokens == support.plain_greedy(TABLE, PROMPTS[one.number], BUDGET)
+
+
+def test_new_costs_don_t_compile_anew() -> None:
+    sizes = []
+    for costs in (FLAT, STEEP):
+        specjax.sample(
+            TARGET, TABLE, PROMPTS, max_new_tokens=9, drafter=adaptive(MODEL),
+            drafter_params=AdaptiveParams((CLOSE,), costs),
+        )  # fmt: skip
+        sizes.append(decode_state._cache_size())
+    assert sizes[0] == sizes[1]
+
+
+def counted_by_hand(limit: int, drafted: int, accepted: int) -> list[list[int]]:
+    """right, could, drafted, asked by position, of one round."""
+    out: list[list[int]] = [[], [], [], []]
+    for position in range(1, K + 1):
+        asked = limit >= position
+        out[0].append(accepted >= position)
+        out[1].append(asked and accepted >= position - 1)
+        out[2].append(drafted >= position)
+        out[3].append(asked and drafted >= position - 1)
+    return out
+
+
+def test_counts_are_censored() -> None:
+    """A token after a refused one, or past the limit, says nothing; one not drafted is not right."""
+    policy = by_cost(memory=10)
+    for limit in range(K + 1):
+        for drafted in range(limit + 1):
+            for accepted in range(drafted + 1):
+                numbers = (jnp.full([1], x, jnp.int32) for x in (0, limit, drafted, accepted))
+                state = policy.init(1, 1, K)
+                state = state._replace(right=state.right + 10, could=state.could + 20)
+                after = policy.learn(FLAT, state, Outcome(jnp.ones([1], bool), *numbers))
+                want = counted_by_hand(limit, drafted, accepted)
+                for new, old, events in zip(after[:4], state[:4], want, strict=True):
+                    np.testing.assert_allclose(
+                        new[0, 0], 0.9 * np.asarray(old[0, 0]) + np.float32(events), rtol=1e-6
+                    )
+
+
+def test_a_frozen_row_counts_nothing() -> None:
+    policy = by_cost()
+    state = policy.init(2, 1, K)
+    ones = jnp.ones([2], jnp.int32)
+    after = policy.learn(FLAT, state, Outcome(jnp.array([True, False]), 0 * ones, ones, ones, ones))
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(after, state, strict=True))
+    assert not np.array_equal(after.right[0], state.right[0])
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.8])
+def test_the_estimate_is_the_acceptance_rate(alpha: float) -> None:
+    """Although drafts end at the first refused token (F: accepted / drafted is far too low)."""
+    rows = 4000
+    state, policy = by_cost(memory=1000).init(rows, 1, K), by_cost(memory=1000)
+    accepts = geometric(alpha, rows, seed=1)
+    for number in range(3):
+        limit = np.full(rows, 2 + number % 3)
+        accepted = jnp.asarray(np.minimum(accepts(number, limit), limit), jnp.int32)
+        limits = jnp.asarray(limit, jnp.int32)
+        zeros = jnp.zeros([rows], jnp.int32)
+        outcome = Outcome(jnp.ones([rows], bool), zeros, limits, limits, accepted)
+        state = policy.learn(FLAT, state, outcome)
+    prior = jnp.full([1, K], 0.5)
+    shares = estimate(state.right, state.could, prior, jnp.ones([rows], bool), 1.0)
+    tries = np.asarray(state.could.sum((0, 1)))
+    for position in range(K):
+        error = 5 * np.sqrt(alpha * (1 - alpha) / tries[position])
+        assert abs(float(shares[:, 0, position].mean()) - alpha) < error + 1e-3
+
+
+def expected_by_enumeration(costs: Costs, chance: np.ndarray, drafted: np.ndarray) -> np.ndarray:
+    """Tokens a second ``[N+1]``, rows ``[B, N]``: every outcome of every row, weighed."""
+    out, nodes = [], chance.shape[1]
+    passes, work = np.asarray(costs.target)[0], np.asarray(costs.draft)[0]
+    for asked in range(nodes + 1):
+        seconds = 0.0
+        for lengths in itertools.product(range(asked + 1), repeat=len(chance)):
+            weight = 1.0
+            for row, length in enumerate(lengths):
+                weight *= np.prod(drafted[row, :length])
+                weight *= 1 - drafted[row, length] if length < asked else 1
+            longest = max(lengths)
+            seconds += weight * (passes[longest] + work[min(longest + 1, asked)])
+        tokens = sum(1 + sum(np.prod(row[:n]) for n in range(1, asked + 1)) for row in chance)
+        out.append(tokens / seconds)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_expected_speed_is_the_enumerated_one(batch: int) -> None:
+    rng = np.random.default_rng(5)
+    costs = costs_of((1, 1.1, 1.3, 1.9), 0.07, accepted=0.4, drafted=0.7)
+    could, asked = rng.uniform(1, 9, (2, batch, 1, 3)).astype(np.float32)
+    right, drafted = could * rng.random(could.shape), asked * rng.random(could.shape)
+    counts = by_cost().init(batch, 1, 3)._replace(
+        right=jnp.asarray(right, jnp.float32), could=jnp.asarray(could),
+        drafted=jnp.asarray(drafted, jnp.float32), asked=jnp.asarray(asked),
+    )  # fmt: skip
+    live, length = jnp.ones([batch], bool), jnp.full([batch], 9, jnp.int32)
+    speed = expected_speed(costs, counts, length, live, 2.0)
+
+    def leaning(hits: np.ndarray, tries: np.ndarray, prior: float) -> np.ndarray:
+        pooled = np.zeros(3)
+        for n in range(3):  # at least what is known of the position before it
+            hope = max(prior, pooled[n - 1]) if n else prior
+            pooled[n] = (hits.sum(0)[0, n] + 2 * hope) / (tries.sum(0)[0, n] + 2)
+        return ((hits + 2 * pooled) / (tries + 2))[:, 0]
+
+    want = expected_by_enumeration(costs, leaning(right, could, 0.4), leaning(drafted, asked, 0.7))
+    np.testing.assert_allclose(speed[0], want, rtol=1e-5)
+
+
+def test_costs_are_those_of_the_filled_slots() -> None:
+    """Interpolated between contexts, and held outside them."""
+    costs = FLAT._replace(
+        contexts=jnp.array([100.0, 200.0]), target=jnp.stack([FLAT.target[0], 3 * FLAT.target[0]])
+    )
+    counts, live = by_cost().init(1, 1, K), jnp.ones([1], bool)
+    for length, factor in ((50, 1), (100, 1), (150, 2), (200, 3), (900, 3)):
+        speed = expected_speed(costs, counts, jnp.full([1], length, jnp.int32), live, 1.0)
+        np.testing.assert_allclose(speed[0, 0], 1 / factor, rtol=1e-6)
+
+
+def test_finished_rows_don_t_count() -> None:
+    counts = by_cost().init(2, 1, K)
+    counts = counts._replace(right=counts.right.at[1].set(90), could=counts.could.at[1].set(90))
+    live, length = jnp.array([True, False]), jnp.array([9, 9], jnp.int32)
+    alone = expected_speed(STEEP, by_cost().init(1, 1, K), length[:1], live[:1], 3.0)
+    np.testing.assert_allclose(expected_speed(STEEP, counts, length, live, 3.0), alone)
+
+
+def test_it_drafts_all_where_that_is_free_and_nothing_where_it_never_pays() -> None:
+    always = geometric(0.7, 1, seed=2)
+    assert {limit for _, limit in run_policy(by_cost(), FLAT, always, 40)} == {K}
+    limits = [limit for _, limit in run_policy(by_cost(), STEEP, always, 200)]
+    assert set(limits) == {0, 1}
+    tries = np.flatnonzero(limits)
+    assert tries.tolist() == [16, 49, 114], "after 16 rounds, then 32, then 64"
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.9])
+def test_it_decodes_as_fast_as_with_the_best_length(alpha: float) -> None:
+    """From knowing nothing on; a length once thought too long is tried again."""
+    costs = costs_of((1, 1.05, 1.1, 1.3, 1.5, 1.7, 1.9), 0.1)
+    tokens = np.cumsum([alpha**n for n in range(7)])
+    seconds = np.asarray(costs.target)[0] + 0.1 * np.arange(7)
+    rounds = run_policy(by_cost(), costs, geometric(alpha, 8, 3), 300, batch=8)
+    chosen = np.array([limit for _, limit in rounds])
+    speed = tokens[chosen].sum() / seconds[chosen].sum()
+    assert speed > 0.97 * (tokens / seconds).max(), np.bincount(chosen)
+
+
+def test_it_comes_back_when_drafts_get_better() -> None:
+    costs = costs_of((1, 1.2, 1.3, 1.4, 1.5), 0.05)
+    bad_then_good = lambda number, limits: 0 if number < 150 else K  # noqa: E731
+    limits = [n for _, n in run_policy(by_cost(), costs, bad_then_good, 400)]
+    assert np.mean(np.array(limits[60:150]) == 0) > 0.9
+    assert limits[-60:] == [K] * 60
+
+
+def test_the_better_drafter_is_asked() -> None:
+    costs = costs_of((1, 1.1, 1.2, 1.3, 1.4), 0.05, drafters=2)
+    rng, asked = np.random.default_rng(7), []
+    policy = by_cost()
+    state = policy.init(1, 2, K)
+    for _ in range(200):
+        chosen, limit = policy.choose(costs, state, context_of(1))
+        alpha = (0.3, 0.8)[int(chosen)]
+        accepted = jnp.minimum(limit, int(rng.geometric(1 - alpha)) - 1)
+        outcome = Outcome(jnp.ones([1], bool), chosen[None], limit, limit, accepted)
+        state = policy.learn(costs, state, outcome)
+        asked.append(int(chosen))
+    assert np.mean(asked[50:]) > 0.9
+
+
+def test_a_drafter_alone_in_silence_is_tried_too() -> None:
+    """Also the one that isn't best, now and then."""
+    costs = costs_of((1, 1.1, 1.2, 1.3, 1.4), 0.0, drafters=2)
+    costs = costs._replace(draft=costs.draft.at[1].add(1.0))
+    asked = [who for who, _ in run_policy(by_cost(), costs, lambda *_: K, 60, drafters=2)]
+    assert np.flatnonzero(asked).tolist() == [16, 49]
+
+
+BAD = {
+    "no drafters": (lambda: adaptive(), "no drafters"),
+    "memory": (lambda: by_cost(memory=1), "memory=1; it must be at least 2"),
+    "weight": (lambda: by_cost(weight=0.0), "weight=0.0; it must be above 0"),
+    "weight, infinite": (lambda: by_cost(weight=float("inf")), "weight=inf"),
+    "a probe rate": (lambda: by_cost(probe_first=0), "probe_first=0, probe_last=128"),
+    "probe rates": (lambda: by_cost(probe_first=9, probe_last=8), "probe_first <= probe_last"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_named(what: str) -> None:
+    make, words = BAD[what]
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (CLOSE, "give what adaptive_params makes"),
+        (AdaptiveParams((CLOSE,)), "decides by costs, and drafter_params has none"),
+        (AdaptiveParams((CLOSE, CLOSE), FLAT), "adaptive: drafter_params holds 2 entries"),
+    ],
+)
+def test_bad_parameters_are_named(given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        specjax.sample(
+            TARGET, TABLE, PROMPTS, max_new_tokens=4, drafter=adaptive(MODEL), drafter_params=given
+        )
