@@ -23,9 +23,10 @@ def get_config() -> ml_collections.ConfigDict:
     # Names out of eval/modes.py.
     config.modes = (
         "plain", "prompt_lookup", "suffix", "corpus", "medusa", "draft_model", "eagle", "first_of",
+        "adaptive",
     )  # fmt: skip
     config.temperatures = (0.0, 1.0)
-    config.sampled_modes = ("eagle", "first_of")  # above temperature 0, to save time; (): all
+    config.sampled_modes = ("eagle", "adaptive")  # above temperature 0, to save time; (): all
     config.verifier = "block"  # at temperatures above 0
     config.k = 5  # most draft tokens of the draft model
     config.draft_min_prob = 0.25  # it goes on while a draft is at least this probable
@@ -53,7 +54,7 @@ def get_config() -> ml_collections.ConfigDict:
     corpus.min_prob = 0.15  # a draft goes on as long as it is at least this probable
     corpus.min_first = 0.0
     corpus.min_count = 1
-    corpus.sampled = False
+    corpus.sampled = True  # above temperature 0
 
     config.suffix = suffix = ml_collections.ConfigDict()
     suffix.k = 4
@@ -67,6 +68,11 @@ def get_config() -> ml_collections.ConfigDict:
     in_turn.modes = ("prompt_lookup", "corpus", "eagle")
     in_turn.n_min = 3  # of prompt lookup; what is shorter goes to the next
     in_turn.min_first = 0.45  # what the corpus is less sure of, likewise
+
+    config.adaptive = adaptive = ml_collections.ConfigDict()
+    adaptive.modes = ("first_of",)  # it chooses among these, and how much they draft
+    adaptive.acceptance = 0.6  # of a draft token, before it has seen any
+    adaptive.fresh = False  # True: calibrate again, not from the table on disk
 
     config.max_new_tokens = 40
     config.repeats = 1

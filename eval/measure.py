@@ -166,8 +166,8 @@ class Bench:
         for mode in self.modes:
             if mode.drafter is not None and mode.timed:
                 # No token twice: where a lookup is silent, what stands behind it does its work.
-                apart = list(range(min(middle, slots - 2 * mode.k - 1)))
-                budget = {"max_new_tokens": mode.k + 1}  # room for whole drafts
+                budget = {"max_new_tokens": timing.draft_slots(mode.k)}
+                apart = list(range(min(middle, slots - budget["max_new_tokens"] - mode.k)))
                 clock = DraftClock(target, params, mode, apart, **budget, **self._arguments)
                 self._draft_clocks[mode] = clock
         return seconds

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import specjax
 from eval import chat as chats
 from eval.chat import Chat
 from eval.synthetic import synthetic
@@ -57,7 +58,6 @@ class Mode:
       drafter_params: its parameters; of one that learns they change from prompt to prompt.
       learn: what it makes of a finished output: ``(drafter_params, tokens) -> drafter_params``.
       always_k: it drafts k tokens every round, whatever it finds.
-      whole: the same drafter without thresholds, where those end drafts early: what is timed.
       timed: whether what it does in a round can be timed apart; of drafters in turn it depends on
         who speaks, so it isn't where one of them takes its time.
       is_copy: the draft model is the target once more: a check, and no speed-up.
@@ -70,7 +70,6 @@ class Mode:
     drafter_params: Any = dataclasses.field(default=None, repr=False)
     learn: Learn | None = None
     always_k: bool = False
-    whole: Drafter | None = None
     timed: bool = True
     is_copy: bool = False
 
@@ -100,7 +99,7 @@ class Mode:
             "drafter": self.drafter,
             "drafter_params": self.drafter_params,
             "verifier": self.verifier,
-            "sampling": None if self.greedy else Sampling(temperature=self.temperature),
+            "sampling": sampling_of(self.temperature),
             "key": key,
         }
 
@@ -133,10 +132,9 @@ class Head(NamedTuple):
         """The drafter of k tokens a round, and its parameters."""
         kind = HEADS[self.mode]
         params = kind.params(self.config, self.weights, self.ids, target_params)
-        whole = kind.drafter(self.config, k)
         if not min_prob:
-            return Drafting(whole, params, always_k=True)
-        return Drafting(kind.drafter(self.config, k, min_prob=min_prob), params, whole=whole)
+            return Drafting(kind.drafter(self.config, k), params, always_k=True)
+        return Drafting(kind.drafter(self.config, k, min_prob=min_prob), params)
 
 
 class Models(NamedTuple):
@@ -162,60 +160,85 @@ class Drafting(NamedTuple):
     params: Any = None
     learn: Learn | None = None
     always_k: bool = False
-    whole: Drafter | None = None
     timed: bool = True
     is_copy: bool = False
 
 
-def _lookup(settings: Settings, models: Models) -> Drafting:
-    del models
+def _lookup(settings: Settings, models: Models, temperature: float) -> Drafting:
+    del models, temperature
     s = settings.ngram
     lookup = ngram(s.k, n_max=s.n_max, n_min=s.n_min, k_short=s.k_short, match=s.match)
     return Drafting(lookup)
 
 
-def _draft_model(settings: Settings, models: Models) -> Drafting:
+def _draft_model(settings: Settings, models: Models, temperature: float) -> Drafting:
+    del temperature
     if models.draft is None:  # whose drafts are all right
         drafter = draft_model(models.target.target, settings.k)
         return Drafting(drafter, models.target.params, always_k=True, is_copy=True)
     model, params = models.draft
-    whole, min_prob = draft_model(model, settings.k), settings.draft_min_prob
+    min_prob = settings.draft_min_prob
     if not min_prob:
-        return Drafting(whole, params, always_k=True)
-    return Drafting(draft_model(model, settings.k, min_prob=min_prob), params, whole=whole)
+        return Drafting(draft_model(model, settings.k), params, always_k=True)
+    return Drafting(draft_model(model, settings.k, min_prob=min_prob), params)
 
 
-def _head(name: str, settings: Settings, models: Models) -> Drafting:
+def _head(name: str, settings: Settings, models: Models, temperature: float) -> Drafting:
+    del temperature
     s = getattr(settings, name)
     return models.heads[name].drafting(s.k, models.target.params, s.min_prob)
 
 
-def _corpus(settings: Settings, models: Models) -> Drafting:
+def _corpus(settings: Settings, models: Models, temperature: float) -> Drafting:
     s = settings.corpus
     limits = {"min_prob": s.min_prob, "min_first": s.min_first, "min_count": s.min_count}
-    drafter = corpus(s.k, sampled=s.sampled, **limits)
+    drafter = corpus(s.k, sampled=s.sampled and temperature > 0, **limits)
     return Drafting(drafter, corpus_params(models.corpus))
 
 
-def _suffix(settings: Settings, models: Models) -> Drafting:
-    del models
+def _suffix(settings: Settings, models: Models, temperature: float) -> Drafting:
+    del models, temperature
     s = settings.suffix
     limits = {"n_max": s.n_max, "n_min": s.n_min, "growth": s.growth or None}
     drafter = suffix(s.k, min_prob=s.min_prob, **limits)
     return Drafting(drafter, past_outputs(s.capacity), remember)
 
 
-def _first_of(settings: Settings, models: Models) -> Drafting:
+def _first_of(settings: Settings, models: Models, temperature: float) -> Drafting:
     s = settings.first_of
     lookup = dataclasses.replace(settings.ngram, n_min=s.n_min)
     table = dataclasses.replace(settings.corpus, min_first=s.min_first)
     settings = dataclasses.replace(settings, ngram=lookup, corpus=table)
-    parts = [MAKERS[name](settings, models) for name in s.modes]
+    parts = [MAKERS[name](settings, models, temperature) for name in s.modes]
     drafters = [part.drafter for part in parts]
 
     learn = learn_each(*(part.learn for part in parts)) if any(p.learn for p in parts) else None
-    params, timed = tuple(part.params for part in parts), not any(part.whole for part in parts)
-    return Drafting(first_of(*drafters), params, learn, timed=timed)
+    drafter, params = first_of(*drafters), tuple(part.params for part in parts)
+    return Drafting(drafter, params, learn, timed=drafter.whole is None)
+
+
+def _adaptive(settings: Settings, models: Models, temperature: float) -> Drafting:
+    parts = [MAKERS[name](settings, models, temperature) for name in settings.adaptive.modes]
+    target, sampling, rule = models.target, sampling_of(temperature), _rule(settings, temperature)
+    drafter, params = specjax.adapt(
+        target.target,
+        target.params,
+        [part.drafter for part in parts],
+        [part.params for part in parts],
+        sampling=sampling,
+        verifier=rule,
+        acceptance=settings.adaptive.acceptance,
+        fresh=settings.adaptive.fresh,
+        progress=lambda what: print(f"calibrating at temperature {temperature:g}", flush=True),
+    )
+    learn = None
+    if any(part.learn for part in parts):
+        each = learn_each(*(part.learn for part in parts))
+
+        def learn(params: Any, tokens: Sequence[int]) -> Any:
+            return params._replace(drafters=each(params.drafters, tokens))
+
+    return Drafting(drafter, params, learn, timed=False)
 
 
 class HeadKind(NamedTuple):
@@ -233,14 +256,15 @@ HEADS = {
 }
 
 PLAIN = "plain"
-MAKERS: dict[str, Callable[[Settings, Models], Drafting]] = {
-    PLAIN: lambda settings, models: Drafting(),
+MAKERS: dict[str, Callable[[Settings, Models, float], Drafting]] = {
+    PLAIN: lambda settings, models, temperature: Drafting(),
     "prompt_lookup": _lookup,
     "draft_model": _draft_model,
     **{name: partial(_head, name) for name in HEADS},
     "corpus": _corpus,
     "suffix": _suffix,
     "first_of": _first_of,
+    "adaptive": _adaptive,
 }
 
 
@@ -280,15 +304,17 @@ def make(settings: Settings, models: Models) -> list[Mode]:
     A copy of the target is only decoded with greedily, where its drafts must all be accepted: a
     check, which takes as long as a measurement.
     """
-    names = sorted(settings.modes, key=lambda name: name != PLAIN)
-    drafting = {name: MAKERS[name](settings, models) for name in names}
-    return [
-        Mode(name, temperature, _rule(settings, temperature, name), *drafting[name])
-        for temperature in settings.temperatures
-        for name in names
-        if not (temperature and 0 in settings.temperatures and name in settings.greedy_alone)
-        and not (drafting[name].is_copy and temperature and 0 in settings.temperatures)
-    ]
+    names, greedy_too = sorted(settings.modes, key=lambda n: n != PLAIN), 0 in settings.temperatures
+    modes = []
+    for temperature in settings.temperatures:
+        for name in names:
+            if temperature and greedy_too and name in settings.greedy_alone:
+                continue
+            drafting = MAKERS[name](settings, models, temperature)
+            if not (drafting.is_copy and temperature and greedy_too):
+                rule = _rule(settings, temperature, name)
+                modes.append(Mode(name, temperature, rule, *drafting))
+    return modes
 
 
 def load_corpus(folder: str, target: Chat) -> CorpusTable:
@@ -364,7 +390,12 @@ def check_head(folder: str, head: formats.HeadConfig, last_id: int, target: Mode
     raise ValueError(f"{folder} holds a head of another model: it {problem}")
 
 
-def _rule(settings: Settings, temperature: float, name: str) -> Verifier:
+def sampling_of(temperature: float) -> Sampling | None:
+    """What ``specjax.sample`` wants for a temperature; 0 is greedy."""
+    return Sampling(temperature=temperature) if temperature else None
+
+
+def _rule(settings: Settings, temperature: float, name: str = "") -> Verifier:
     if settings.synthetic_alpha is not None and name != PLAIN:
         return synthetic(settings.synthetic_alpha, greedy=temperature == 0)
     return verify.BY_NAME[settings.verifier] if temperature else verify.greedy

@@ -163,7 +163,7 @@ def draft_seconds(mode: Mode, trial: Trial) -> float | None:
     A draft that ends early has taken one guess more than it has tokens: the one that was too
     improbable. Guesses are taken to cost the same each.
     """
-    if trial.draft_s is None or mode.whole is None:
+    if trial.draft_s is None or mode.drafter is None or mode.drafter.whole is None:
         return trial.draft_s
     drafted = int(trial.decoding.stats.drafted.sum()) / trial.decoding.rounds
     return trial.draft_s * min(drafted + 1, mode.k) / mode.k

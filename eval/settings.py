@@ -108,6 +108,21 @@ class FirstOfSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class AdaptiveSettings:
+    """Drafting by measured cost; see ``specjax.adapt``.
+
+    Attributes:
+      modes: the drafting modes it chooses among, in every round.
+      acceptance: what it expects of a draft token before it has seen any.
+      fresh: calibrate anew, also where there is a table of these parts on disk.
+    """
+
+    modes: tuple[str, ...]
+    acceptance: float
+    fresh: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Everything a run of ``eval.speedup`` depends on, besides the machine.
 
@@ -127,6 +142,7 @@ class Settings:
       corpus: the corpus table.
       suffix: suffix decoding.
       first_of: drafters in turn.
+      adaptive: drafting by measured cost.
       max_new_tokens: budget of a prompt.
       repeats: measurements of a prompt and mode.
       article_new_tokens: budget of the two article prompts.
@@ -155,6 +171,7 @@ class Settings:
     corpus: CorpusSettings
     suffix: SuffixSettings
     first_of: FirstOfSettings
+    adaptive: AdaptiveSettings
     max_new_tokens: int
     repeats: int
     article_new_tokens: int
@@ -176,7 +193,9 @@ class Settings:
     @property
     def drafting(self) -> set[str]:
         """The modes that are decoded in, and those whose drafters they use."""
-        return {*self.modes, *(self.first_of.modes if "first_of" in self.modes else ())}
+        names = set(self.modes)
+        names |= set(self.adaptive.modes) if "adaptive" in names else set()
+        return names | (set(self.first_of.modes) if "first_of" in names else set())
 
 
 def read(config: Mapping[str, Any]) -> Settings:
@@ -193,6 +212,8 @@ def read(config: Mapping[str, Any]) -> Settings:
     values["suffix"] = SuffixSettings(**results.fields(SuffixSettings, values["suffix"], "suffix."))
     in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
     values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
+    chosen = results.fields(AdaptiveSettings, values["adaptive"], "adaptive.")
+    values["adaptive"] = AdaptiveSettings(**{**chosen, "modes": _words(chosen["modes"])})
     for name in ("modes", "sampled_modes"):
         values[name] = _words(values[name])
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
@@ -253,6 +274,7 @@ def _check(s: Settings) -> None:
     results.at_least(3, **{"suffix.capacity": s.suffix.capacity})
     results.share(**{"suffix.min_prob": s.suffix.min_prob})
     _check_first_of(s)
+    _check_adaptive(s)
     for name in (*HEADS, "corpus"):
         results.at_least(1, **{f"{name}.k": getattr(s, name).k})
         results.share(**{f"{name}.min_prob": getattr(s, name).min_prob})
@@ -270,21 +292,31 @@ def _check(s: Settings) -> None:
 
 
 def _check_first_of(s: Settings) -> None:
-    names = tuple(name for name in MAKERS if name not in (PLAIN, "first_of"))
-    for name in s.first_of.modes:
-        if name not in names:
-            raise ValueError(
-                f"config.first_of.modes holds {name!r}; choose from {', '.join(names)}"
-            )
-    if "first_of" in s.modes and "draft_model" in s.first_of.modes and not s.draft:
+    _check_parts("first_of", s.first_of.modes, (PLAIN, "first_of", "adaptive"))
+    if "first_of" in s.drafting and "draft_model" in s.first_of.modes and not s.draft:
         raise ValueError(
             "config.first_of.modes holds 'draft_model', but config.draft is empty, and a copy of "
             "the target is no drafter: give config.draft"
         )
-    if not s.first_of.modes:
-        raise ValueError(f"config.first_of.modes is empty; name some of {', '.join(names)}")
     if s.first_of.n_min > s.ngram.n_max:
         raise ValueError(
             f"config.first_of.n_min={s.first_of.n_min} is above config.ngram.n_max="
             f"{s.ngram.n_max}; prompt lookup would never speak"
         )
+
+
+def _check_adaptive(s: Settings) -> None:
+    _check_parts("adaptive", s.adaptive.modes, (PLAIN, "adaptive"))
+    results.share(**{"adaptive.acceptance": s.adaptive.acceptance})
+    if not isinstance(s.adaptive.fresh, bool):
+        raise ValueError(f"config.adaptive.fresh={s.adaptive.fresh!r}; it must be True or False")
+
+
+def _check_parts(kind: str, modes: tuple[str, ...], others: tuple[str, ...]) -> None:
+    """The modes that one mode is made of."""
+    names = tuple(name for name in MAKERS if name not in others)
+    for name in modes:
+        if name not in names:
+            raise ValueError(f"config.{kind}.modes holds {name!r}; choose from {', '.join(names)}")
+    if not modes or len(set(modes)) != len(modes):
+        raise ValueError(f"config.{kind}.modes={modes}; name some of {', '.join(names)}, each once")

@@ -74,7 +74,9 @@ def test_costs_and_predictions():
     assert rows.engine_overhead(DRAFT, draft) == pytest.approx(1 - 0.020 / 0.0225)
 
     # Drafts that end early, 3 tokens in 4 rounds: 1.75 guesses a round of the 2 that were timed.
-    unsure = dataclasses.replace(DRAFT, always_k=False, whole=DRAFT.drafter)
+    unsure = dataclasses.replace(
+        DRAFT, always_k=False, drafter=draft_model(TARGET, 2, min_prob=0.5)
+    )
     early = trial(
         DRAFT, range(6), 0.08, rounds=4, widths={1: 1, 2: 3}, judged=(2, 0), accepted=(2, 0)
     )

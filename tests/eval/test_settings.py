@@ -61,7 +61,14 @@ def test_names_given_as_one_text_are_split():
             {"first_of__modes": ("plain",)},
             "config.first_of.modes holds 'plain'; choose from prompt",
         ),
-        ({"first_of__modes": ()}, "config.first_of.modes is empty"),
+        ({"first_of__modes": ()}, r"config.first_of.modes=\(\); name some of prompt_lookup"),
+        (
+            {"adaptive__modes": ("adaptive",)},
+            "config.adaptive.modes holds 'adaptive'; choose from prompt_lookup, .*, first_of$",
+        ),
+        ({"adaptive__modes": ("eagle", "eagle")}, "config.adaptive.modes=.*, each once"),
+        ({"adaptive__acceptance": 2}, "config.adaptive.acceptance=2"),
+        ({"adaptive__fresh": 1}, "config.adaptive.fresh=1; it must be True or False"),
         (
             {
                 "modes": ("plain", "first_of"),

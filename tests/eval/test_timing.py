@@ -18,14 +18,17 @@ MODEL, LOOKUP = (draft_model(TARGET, 3), TABLE), (ngram(4), None)
 def test_a_drafter_is_timed_from_the_same_state_again_and_again(drafting, temperature):
     rule = verify.block if temperature else verify.greedy
     mode = Mode("drafting", temperature, rule, *drafting)
-    clock = timing.DraftClock(TARGET, TABLE, mode, [1, 2, 3, 4, 5], max_new_tokens=mode.k + 1)
+    clock = timing.DraftClock(
+        TARGET, TABLE, mode, [1, 2, 3, 4, 5], max_new_tokens=timing.draft_slots(mode.k)
+    )
+    assert clock() > 0
     before = jax.device_get(clock._run.state)
     assert clock() > 0
     after = jax.device_get(clock._run.state)
     assert after.length == before.length == 5
-    if drafting is MODEL:
-        # As after a round that committed one token; the next round forgets the last entry again.
-        assert after.drafter.cache.length == before.drafter.cache.length == 5
+    if drafting is MODEL:  # as after so many rounds of one token; the first one forgets them again
+        assert after.drafter.cache.length == before.drafter.cache.length
+        assert 5 < after.drafter.cache.length <= 5 + timing.draft_slots(mode.k)
 
 
 def test_passes_are_timed_at_each_width():

@@ -10,6 +10,7 @@ import numpy as np
 
 from eval import toy
 from specjax import Sampling, testing, verify
+from specjax.adaptive import AdaptiveParams, Costs, adaptive, by_cost
 from specjax.drafters import (
     MedusaParams,
     corpus,
@@ -21,6 +22,7 @@ from specjax.drafters import (
     suffix,
 )
 from specjax.heads import MedusaConfig
+from specjax.policies import Policy
 from tests import support
 from tests.planted.rig import Rig, must_follow
 
@@ -224,6 +226,41 @@ def unsure(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "unsure drafters", rule, drafting, samples, table=TABLE)
 
 
+def each_alone(policy: Policy) -> Policy:
+    """Every row decides by its own past: so many rows together would all but fix the length."""
+
+    def choose(costs: Any, state: Any, context: Any) -> Any:
+        def one(row: Any, length: Any, done: Any) -> Any:
+            own = context._replace(length=length[None], done=done[None])
+            return policy.choose(costs, jax.tree.map(lambda x: x[None], row), own)
+
+        chosen, limit = jax.vmap(one)(state, context.length, context.done)
+        return chosen[0], limit[:, 0]
+
+    return policy._replace(choose=choose)
+
+
+ALONE = each_alone(by_cost(memory=3, weight=1.0, probe_first=1, probe_last=2))
+FROM_EACH = Costs(
+    contexts=jnp.ones([1]),
+    target=1 + 0.3 * jnp.arange(K + 1, dtype=jnp.float32)[None],
+    draft=0.05 * jnp.arange(K + 1, dtype=jnp.float32)[None],
+    accepted=jnp.full([1, K], 0.6),
+    drafted=jnp.ones([1, K]),
+)
+
+
+def controlled(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Draft lengths, 0 included, that depend on what the row's past rounds accepted."""
+    model = draft_model(testing.scripted_target(VOCAB), K)
+    drafting = {
+        "drafter": rig.drafter(adaptive(model, policy=ALONE)),
+        "drafter_params": AdaptiveParams((CLOSE,), FROM_EACH),
+    }
+    check(rig, "lengths by a controller", rule, drafting, samples, table=TABLE, prompt=(1, 2))
+
+
 INSTANCES = (
     iid, context, partial, mixed, part, sticky, heads, counted, lookup, remembered, in_turn, unsure,
+    controlled,
 )  # fmt: skip

@@ -116,6 +116,8 @@ _QUICK = {
     "in_turn-block",
     "unsure-token",
     "unsure-block",
+    "controlled-token",
+    "controlled-block",
 }
 GRID = [
     pytest.param(

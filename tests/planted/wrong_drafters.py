@@ -185,6 +185,28 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return _proposing(lambda draft, context: draft._replace(probs=2 * draft.probs))
 
 
+@FAULTS.add(laws.controlled, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A controller sees the first token that was drawn, and decides that more doesn't pay."""
+    return _proposing(
+        lambda draft, context: draft._replace(
+            length=jnp.where(draft.tokens[:, 0] == 1, 0, draft.length)
+        )
+    )
+
+
+@FAULTS.add(laws.controlled, block)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A controller ends a draft after a token that turned out improbable, and drops that."""
+
+    def change(draft: Draft, context: Any) -> Draft:
+        drawn = jnp.take_along_axis(draft.probs[:, :-1], draft.tokens[:, :, None], 2)[:, :, 0]
+        kept = jnp.sum(jnp.cumprod(drawn > 0.3, 1, dtype=jnp.int32), 1, dtype=jnp.int32)
+        return draft._replace(length=jnp.minimum(draft.length, kept))
+
+    return _proposing(change)
+
+
 def _reading(change: Callable[[Any], Any]) -> Parts:
     """A drafter that sees another context: ``change(context)``."""
 

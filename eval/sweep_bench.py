@@ -1,0 +1,234 @@
+"""The measurement of ``eval.batch_sweep``: modes that take turns on batches of prompts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import specjax
+from eval.chat import Chat
+from eval.modes import HEADS, PLAIN, Head, Mode
+from eval.synthetic import synthetic
+from eval.timing import CompileLog
+from specjax import Sampling, verify
+from specjax.costs import CostTable
+from specjax.draft import Drafter
+from specjax.loop import decode_state
+from specjax.sample import check_logits
+from specjax.stats import Stats
+
+if TYPE_CHECKING:
+    from eval.batch_sweep import Settings
+
+ADAPTIVE = "adaptive"
+_BLOCK = 256  # buffers are a multiple of this; slots that are not filled cost nothing
+_MOST = np.iinfo(np.int32).max
+
+
+class Trial(NamedTuple):
+    """One decoding of a batch.
+
+    Attributes:
+      tokens: int32 ``[B, max_new_tokens]``, what came out.
+      seconds: until every row was finished; without prefill.
+      full_s: until the first row was: with speculation rows finish at different times, and those
+        that are finished still cost what they did.
+      full_tokens: what all rows had emitted by then.
+      stats: the run's counters, as numpy arrays.
+    """
+
+    tokens: np.ndarray
+    seconds: float
+    full_s: float
+    full_tokens: int
+    stats: Stats
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the whole batch, to the end."""
+        return self.tokens.size / self.seconds
+
+    @property
+    def full_tokens_per_second(self) -> float:
+        """Of the whole batch, while it is full."""
+        return self.full_tokens / self.full_s
+
+
+class Cell(NamedTuple):
+    """A batch size at a context, and an acceptance rate.
+
+    Attributes:
+      batch: rows.
+      context: tokens of each prompt.
+      alpha: the rate at which drafts were accepted, whatever they were; None: verified.
+      prompts: the ids of each repeat's rows.
+      trials: by mode, plain decoding first, one a repeat; equal places are a pair.
+    """
+
+    batch: int
+    context: int
+    alpha: float | None
+    prompts: list[list[list[int]]]
+    trials: dict[Mode, list[Trial]]
+
+
+class Bench:
+    """A target with a head, and what is asked of them."""
+
+    def __init__(self, settings: Settings, chat: Chat, head: Head, texts: Sequence[Sequence[int]]):
+        """Args are the settings, the models, and encoded prompts (none: random ids)."""
+        self._s, self._chat, self._head = settings, chat, head
+        order = np.random.default_rng(settings.seed).permutation(len(texts))
+        self._texts = [list(texts[i]) for i in order]
+        kind = HEADS[head.mode]
+        self._params = kind.params(head.config, head.weights, head.ids, chat.params)
+        longest = max(settings.contexts) + settings.max_new_tokens + max(settings.ks)
+        self._slots = -(-longest // _BLOCK) * _BLOCK
+        self._log = CompileLog()
+        self._alphas = settings.synthetic_alpha or (None,)
+        self.compile_s: dict[Mode, float] = {}
+        self.recompiled: list[str] = []  # programs compiled while measuring: there must be none
+
+    @property
+    def total(self) -> int:
+        """Steps that ``calibrate`` and ``run`` take: calibrations, compilations, decodings."""
+        s = self._s
+        modes = 1 + len(s.ks) + 1  # plain decoding, fixed lengths, adaptive
+        decodings = sum(map(s.repeats_of, s.batches)) * len(s.contexts) * len(self._alphas) * modes
+        return len(s.batches) * (1 + 1 + (modes - 1) * len(self._alphas)) + decodings
+
+    def calibrate(self, done: Callable[[str], Any] = lambda what: None) -> CostTable:
+        """What rounds cost here at every batch size; one table for all acceptance rates."""
+        s = self._s
+        contexts = s.contexts[0], s.contexts[-1] + s.max_new_tokens
+        # Costs don't depend on how much is accepted.
+        rule = self._rule(None if self._alphas == (None,) else 0.5)
+        return specjax.calibrate(
+            self._chat.target, self._chat.params, self._drafter(max(s.ks)), self._params,
+            batches=s.batches, contexts=contexts, sampling=_sampling(s.temperature), verifier=rule,
+            fresh=s.fresh, progress=lambda what: done(f"calibrating, {what}"),
+        )  # fmt: skip
+
+    def run(self, table: CostTable, done: Callable[[str], Any] = lambda what: None) -> list[Cell]:
+        """Measures everything.
+
+        Args:
+          table: what ``calibrate`` gave.
+          done: called after each step, with a few words.
+
+        Returns:
+          The cells, by batch, context and acceptance rate.
+        """
+        cells = []
+        for batch in self._s.batches:
+            plain = Mode(PLAIN, self._s.temperature, self._rule(None))
+            groups = [[plain, *self._drafting(table, batch, alpha)] for alpha in self._alphas]
+            for mode in [plain, *(mode for modes in groups for mode in modes[1:])]:
+                self.compile_s[mode] = self._warm_up(mode, batch)
+                done(f"compiling, batch {batch}")
+            compiled = len(self._log.programs)
+            for context in self._s.contexts:
+                for alpha, modes in zip(self._alphas, groups, strict=True):
+                    cells.append(self._measure(batch, context, alpha, modes, done))
+            self.recompiled += self._log.programs[compiled:]
+        return cells
+
+    def prompts(self, batch: int, context: int, repeat: int) -> list[list[int]]:
+        """The ids of a repeat's rows, ``context`` each.
+
+        A text that is shorter follows on others, one that is longer lacks its beginning: what is
+        answered is always its end.
+        """
+        rows = []
+        for number in range(repeat * batch, (repeat + 1) * batch):
+            if not self._texts:
+                rng, vocab = np.random.default_rng((self._s.seed, number)), self._chat.config
+                rows.append(rng.integers(vocab.vocab_size, size=context).tolist())
+                continue
+            ids: list[int] = []
+            at = number
+            while len(ids) < context:
+                ids, at = self._texts[at % len(self._texts)] + ids, at - 1
+            rows.append(ids[-context:])
+        return rows
+
+    def _drafter(self, k: int) -> Drafter:
+        return HEADS[self._head.mode].drafter(self._head.config, k)
+
+    def _rule(self, alpha: float | None) -> verify.Verifier:
+        if alpha is not None:
+            return synthetic(alpha, greedy=self._s.temperature == 0)
+        return verify.BY_NAME[self._s.verifier] if self._s.temperature else verify.greedy
+
+    def _drafting(self, table: CostTable, batch: int, alpha: float | None) -> list[Mode]:
+        rule, params = self._rule(alpha), self._params
+        modes = [
+            Mode(f"k={k}", self._s.temperature, rule, self._drafter(k), params) for k in self._s.ks
+        ]
+        longest = self._drafter(max(self._s.ks))
+        target = self._chat.target, self._chat.params
+        given = specjax.adaptive_params(*target, [longest], [params], [table], batch=batch)
+        chosen = specjax.adaptive(longest)
+        return [*modes, Mode(ADAPTIVE, self._s.temperature, rule, chosen, given)]
+
+    def _warm_up(self, mode: Mode, batch: int) -> float:
+        """Compiles a mode; seconds of it: its first call less its second."""
+        rows = self.prompts(batch, self._s.contexts[0], 0)
+        begun = time.perf_counter()
+        self._decode(mode, rows, 0, 3)
+        middle = time.perf_counter()
+        self._decode(mode, rows, 0, 3)
+        return max(2 * middle - begun - time.perf_counter(), 0.0)
+
+    def _measure(
+        self,
+        batch: int,
+        context: int,
+        alpha: float | None,
+        modes: Sequence[Mode],
+        done: Callable[[str], Any],
+    ) -> Cell:
+        repeats = self._s.repeats_of(batch)
+        prompts = [self.prompts(batch, context, repeat) for repeat in range(repeats)]
+        trials: dict[Mode, list[Trial]] = {mode: [] for mode in modes}
+        for repeat, rows in enumerate(prompts):
+            # Each repeat begins with another mode: none profits from its place.
+            shift = repeat % len(modes)
+            for mode in (*modes[shift:], *modes[:shift]):
+                trial = self._decode(mode, rows, repeat, self._s.max_new_tokens)
+                trials[mode].append(trial)
+                done(f"batch {batch}, context {context}")
+        return Cell(batch, context, alpha, prompts, trials)
+
+    def _decode(self, mode: Mode, rows: list[list[int]], repeat: int, budget: int) -> Trial:
+        """Decodes a batch, every row to its budget."""
+        key = jax.random.fold_in(jax.random.key(self._s.seed), repeat)  # the same in all modes
+        run = specjax.start(
+            self._chat.target, self._chat.params, rows, **mode.arguments(key),
+            max_new_tokens=budget, max_length=self._slots,
+        )  # fmt: skip
+        jax.block_until_ready(run.state)
+        most, start = jnp.asarray(_MOST, jnp.int32), len(rows[0])
+        parts = run.engine, run.params, run.request
+        begun = time.perf_counter()
+        state = decode_state(*parts, run.state, most, jnp.asarray(1, jnp.int32))
+        length = np.asarray(state.length)
+        full = ended = time.perf_counter()
+        if np.any(length < start + budget):
+            state = decode_state(*parts, state, most, jnp.asarray(len(rows), jnp.int32))
+            jax.block_until_ready(state)
+            ended = time.perf_counter()
+        check_logits(run._replace(state=state))
+        tokens, stats = jax.device_get((state.tokens, state.stats))
+        emitted = int(np.sum(length - start))
+        out = tokens[:, start : start + budget]
+        return Trial(out, ended - begun, full - begun, emitted, stats)
+
+
+def _sampling(temperature: float) -> Sampling | None:
+    return Sampling(temperature=temperature) if temperature else None

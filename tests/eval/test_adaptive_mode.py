@@ -1,0 +1,38 @@
+"""The mode that drafts by measured cost, in a run of its own: calibrated, labelled, right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from configs import speedup_smollm2
+from eval import modes, settings, speedup
+from tests.eval import tiny
+
+
+def test_a_run_with_the_adaptive_mode(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"category": "copy", "turns": ["abcabcabcabcabc"]}\n')
+    config = speedup_smollm2.get_config()
+    changes = {"target": str(tiny.make_folder(tmp_path / "model")), "prompts": str(file)}
+    config.update({**changes, "max_new_tokens": 8, "temperatures": (0.0,)})
+    config.update({"modes": ("plain", "adaptive"), "ngram": {"k": 2, "k_short": 2}})
+    config.adaptive.modes = ("prompt_lookup", "suffix")
+    assert speedup.run(config, tmp_path / "out") == []
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    (row,) = (r for r in rows if r["mode"] == "adaptive" and r["category"] == "all")
+    assert row["label"] == "adaptive prompt lookup or suffix k=4"
+    assert row["first_difference"] is None and row["rounds"] > 0
+    assert len(list((tmp_path / "cache" / "costs").iterdir())) == 2, "a table for each drafter"
+
+
+def test_a_corpus_draws_above_temperature_0_alone() -> None:
+    config = speedup_smollm2.get_config()
+    assert config.corpus.sampled
+    made = {
+        t: modes.corpus(config.corpus.k, sampled=config.corpus.sampled and t > 0) for t in (0, 1)
+    }
+    assert made[0] is not made[1]
+    assert settings.read(config).drafting >= {"corpus", "eagle", "adaptive", "first_of"}
