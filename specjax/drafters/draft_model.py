@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters.chain import Guess, check_prob, draw_chain, largest_prob
+from specjax.drafters.chain import Guess, check_entropy, check_prob, draw_chain, measured
 from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
 
@@ -43,7 +44,9 @@ class DraftModelState(NamedTuple):
 
 
 @cache
-def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
+def draft_model(
+    model: Target, k: int = 5, *, min_prob: float = 0.0, max_entropy: float = math.inf
+) -> Drafter:
     """Drafts a chain of k tokens with a model of its own.
 
     State: invariant between rounds: the model's cache holds ``length - 1`` true entries, or fewer
@@ -57,6 +60,8 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
       k: most draft tokens a round.
       min_prob: 0 to 1; a draft ends where the product of the model's largest probabilities falls
         below it (see ``draw_chain``). 0: always k tokens.
+      max_entropy: in nats; a draft ends where the entropy of a guess is above it (SVIP,
+        arXiv:2411.18462). inf: no threshold.
 
     Returns:
       The drafter; ``drafter_params`` are the model's parameters, or ``DraftModelParams`` for a
@@ -71,6 +76,7 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
             f"draft_model: k={k}; it must be at least 1 (drafter=None decodes plainly)"
         )
     check_prob("draft_model", min_prob=min_prob)
+    check_entropy("draft_model", max_entropy)
     if not callable(model.rollback):
         raise ValueError(f"draft_model: {model.name!r} has no rollback; its cache must forget")
 
@@ -96,7 +102,7 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
         own, ids = _parts(params)
 
         def guess(logits: Array) -> Guess:
-            return Guess(logits, ids, largest_prob(logits) if min_prob else None)
+            return measured(logits, ids, min_prob, max_entropy)
 
         def step(cache: Cache, last: Array) -> tuple[Guess, Cache]:
             logits, _, cache = model.apply(own, last, cache)
@@ -105,7 +111,14 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
         asked = jnp.max(limit) > 0  # else another drafter speaks: what it says can wait
         first, cache = _catch_up(model, own, state.cache, context, asked)
         draft, cache = draw_chain(
-            context.draw, limit, k, guess(first), cache, step, min_prob=min_prob
+            context.draw,
+            limit,
+            k,
+            guess(first),
+            cache,
+            step,
+            min_prob=min_prob,
+            max_entropy=max_entropy,
         )
         return draft, DraftModelState(cache, draft.tokens, draft.length), context.cache
 
@@ -122,8 +135,8 @@ def draft_model(model: Target, k: int = 5, *, min_prob: float = 0.0) -> Drafter:
         length = jnp.minimum(context.length + seen, record.length - 1)
         return state._replace(cache=model.rollback(state.cache, length))
 
-    name, varies = f"draft model ({model.name})", min_prob > 0
-    whole = draft_model(model, k) if min_prob else None
+    name, varies = f"draft model ({model.name})", min_prob > 0 or max_entropy < math.inf
+    whole = draft_model(model, k) if varies else None
     return Drafter(init, propose, update, k, name=name, varies=varies, whole=whole)
 
 

@@ -5,6 +5,7 @@ EAGLE (arXiv:2401.15077) and EAGLE-3 (arXiv:2503.01840), as chains.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -17,7 +18,7 @@ from jax.typing import ArrayLike
 from specjax import cache as kv
 from specjax.cache import KVCache
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters.chain import Guess, check_prob, draw_chain, largest_prob
+from specjax.drafters.chain import Guess, check_entropy, check_prob, draw_chain, measured
 from specjax.drafters.prepared import prepared
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
@@ -79,6 +80,7 @@ def eagle(
     k: int = 4,
     *,
     min_prob: float = 0.0,
+    max_entropy: float = math.inf,
     embed: Callable[[Any, Array], Array] = embed_tokens,
 ) -> Drafter:
     """Drafts a chain of k tokens with an EAGLE head.
@@ -100,6 +102,8 @@ def eagle(
       k: most draft tokens a round.
       min_prob: 0 to 1; a draft ends where the product of the head's largest probabilities falls
         below it (see ``draw_chain``): a wider pass wouldn't pay. 0: always k tokens.
+      max_entropy: in nats; a draft ends where the entropy of a guess is above it (SVIP,
+        arXiv:2411.18462). inf: no threshold.
       embed: ``(target's parameters, tokens [B, T]) -> [B, T, Wt]``, the target's embedding.
 
     Returns:
@@ -111,6 +115,7 @@ def eagle(
     if k < 1:
         raise ValueError(f"eagle: k={k}; it must be at least 1 (drafter=None decodes plainly)")
     check_prob("eagle", min_prob=min_prob)
+    check_entropy("eagle", max_entropy)
     model = EagleHead(config)
 
     def run(
@@ -193,7 +198,7 @@ def eagle(
         state = catch_up(params, state, context, jnp.max(limit) > 0)
 
         def guess(logits: Array) -> Guess:
-            return Guess(logits, params.drafter.ids, largest_prob(logits) if min_prob else None)
+            return measured(logits, params.drafter.ids, min_prob, max_entropy)
 
         def step(state: EagleState, last: Array) -> tuple[Guess, EagleState]:
             output, hidden, cache = run(params, state, last, state.hidden[:, None])
@@ -206,7 +211,14 @@ def eagle(
             lambda: jnp.zeros([limit.shape[0], config.draft_vocab_size], jnp.float32),
         )
         draft, drafted = draw_chain(
-            context.draw, limit, k, guess(first), state, step, min_prob=min_prob
+            context.draw,
+            limit,
+            k,
+            guess(first),
+            state,
+            step,
+            min_prob=min_prob,
+            max_entropy=max_entropy,
         )
         # The outputs stay those of the last true entry: a round may commit nothing.
         return draft, state._replace(cache=drafted.cache), context.cache
@@ -222,8 +234,8 @@ def eagle(
         features = cast(Array, record.features)
         return state._replace(waiting=_put(state.waiting, features, first, new))
 
-    name, varies = f"EAGLE-{config.version}", min_prob > 0
-    whole = eagle(config, k, embed=embed) if min_prob else None
+    name, varies = f"EAGLE-{config.version}", min_prob > 0 or max_entropy < math.inf
+    whole = eagle(config, k, embed=embed) if varies else None
     return Drafter(init, propose, update, k, config.layers, name, varies, whole)
 
 

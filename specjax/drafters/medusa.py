@@ -5,6 +5,7 @@ Cai et al. 2024, "Medusa" (arXiv:2401.10774), as a chain.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +15,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
-from specjax.drafters.chain import check_prob, largest_prob
+from specjax.drafters.chain import check_entropy, check_prob, entropy, largest_prob
 from specjax.drafters.prepared import Rows, prepared
 from specjax.heads.medusa import MedusaConfig, MedusaHeads
 
@@ -64,7 +65,13 @@ class MedusaState(NamedTuple):
 
 
 @cache
-def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0) -> Drafter:
+def medusa(
+    config: MedusaConfig,
+    k: int | None = None,
+    *,
+    min_prob: float = 0.0,
+    max_entropy: float = math.inf,
+) -> Drafter:
     """Drafts a chain of k tokens, token n by head n, with one pass over all heads.
 
     The heads read the target's feature at the slot before the pending token, so they don't know the
@@ -80,6 +87,8 @@ def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0)
       k: most draft tokens a round; by default one for each head.
       min_prob: 0 to 1; a draft ends where the product of its heads' largest probabilities falls
         below it. 0: always k tokens.
+      max_entropy: in nats; a draft ends where the entropy of a guess is above it (SVIP,
+        arXiv:2411.18462). inf: no threshold.
 
     Returns:
       The drafter.
@@ -89,13 +98,17 @@ def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0)
     """
     if k is None:
         k = config.num_heads
-        return medusa(config, k, min_prob=min_prob) if min_prob else medusa(config, k)
+        limits = {"min_prob": min_prob} if min_prob else {}
+        limits |= {"max_entropy": max_entropy} if max_entropy < math.inf else {}
+        return medusa(config, k, **limits)
     check_prob("medusa", min_prob=min_prob)
+    check_entropy("medusa", max_entropy)
     if not 1 <= k <= config.num_heads:
         raise ValueError(
             f"medusa: k={k}; it must be 1 to {config.num_heads}, the number of heads "
             "(drafter=None decodes plainly)"
         )
+    varies = min_prob > 0 or max_entropy < math.inf
     model = MedusaHeads(config)
 
     def init(params: Params, prefill: Prefill) -> MedusaState:
@@ -115,9 +128,11 @@ def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0)
             arguments: Any = state.feature, rows, k
             logits: Any = model.apply({"params": heads}, *arguments, method=MedusaHeads.logits)
             length = limit
-            if min_prob:  # of what the heads say, before anything is drawn from it
+            if varies:  # by what the heads say, before anything is drawn from it
                 sure = jnp.cumprod(largest_prob(logits), 1) >= min_prob
-                length = jnp.minimum(limit, jnp.sum(sure, 1, dtype=jnp.int32))
+                sure = sure & (entropy(logits) <= max_entropy)
+                going_on = jnp.cumprod(sure.astype(jnp.int32), 1)
+                length = jnp.minimum(limit, jnp.sum(going_on, 1, dtype=jnp.int32))
             pairs = [context.draw(logits[:, node], node + 1, ids) for node in range(k)]
             tokens, laws = zip(*pairs, strict=True)
             if laws[0] is None:
@@ -140,8 +155,8 @@ def medusa(config: MedusaConfig, k: int | None = None, *, min_prob: float = 0.0)
         feature = jnp.where(moved[:, None], new, state.feature)
         return MedusaState(feature, state.known | moved)
 
-    name, varies = "Medusa", min_prob > 0
-    whole = medusa(config, k) if min_prob else None
+    name = "Medusa"
+    whole = medusa(config, k) if varies else None
     return Drafter(init, propose, update, k, config.layers, name, varies, whole)
 
 

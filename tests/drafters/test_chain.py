@@ -23,10 +23,9 @@ PROMPTS = [[int(i * 3 + n) % VOCAB for i in range(n)] for n in (1, 2, 5, 9)] * 4
 
 
 def start(min_prob: float, **more: Any) -> Any:
-    return specjax.start(
-        TARGET, TABLE, PROMPTS, drafter=draft_model(TARGET, 4, min_prob=min_prob),
-        drafter_params=CLOSE, max_new_tokens=BUDGET, **more,
-    )  # fmt: skip
+    drafter = draft_model(TARGET, 4, min_prob=min_prob)
+    drafting = dict(drafter=drafter, drafter_params=CLOSE, max_new_tokens=BUDGET)
+    return specjax.start(TARGET, TABLE, PROMPTS, **drafting | more)
 
 
 @pytest.mark.parametrize("min_prob", [0.2, 0.5])
@@ -54,6 +53,24 @@ def test_a_greedy_draft_ends_where_it_is_improbable(min_prob: float) -> None:
         assert out.tokens[row].tolist() == support.plain_greedy(TABLE, prompt, BUDGET)
 
 
+def test_a_draft_ends_where_the_guess_is_too_uncertain() -> None:
+    """By the entropy of the next token's probabilities alone, in numpy."""
+    most = 1.5
+    run = start(0.0, drafter=draft_model(TARGET, 4, max_entropy=most))
+    draft, _ = specjax.round.propose(run.engine, run.params, run.request, run.state)
+    lengths = []
+    for prompt in PROMPTS:
+        want: list[int] = []
+        while len(want) < 4:
+            logits = np.float64(support.logits_after(CLOSE, prompt + want))
+            probs = np.exp(logits) / np.exp(logits).sum()
+            if -(probs * np.log(probs)).sum() > most:
+                break
+            want.append(int(logits.argmax()))
+        lengths.append(len(want))
+    assert draft.length.tolist() == lengths and len(set(lengths)) > 2
+
+
 def test_a_threshold_of_nothing_changes_nothing() -> None:
     sampled = dict(sampling=Sampling(temperature=1.0), key=jax.random.key(0))
     drafts = [
@@ -64,14 +81,17 @@ def test_a_threshold_of_nothing_changes_nothing() -> None:
     assert drafts[0].length.tolist() == [4] * len(PROMPTS)
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
-def test_the_joint_law_of_several_rounds_is_the_target_s(rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "how"),
+    [("token", {"min_prob": 0.3}), ("block", {"min_prob": 0.3}), ("block", {"max_entropy": 0.85})],
+)
+def test_the_joint_law_of_several_rounds_is_the_target_s(rule: str, how: dict) -> None:
     """Five tokens of three; drafts of every length up to four."""
     target, table = testing.scripted_target(3), testing.scripted_table(0, 3, scale=1.0)
     close = table + testing.scripted_table(1, 3, scale=0.6)
     out = specjax.sample(
         target, table, np.tile([2, 1], (15_000, 1)), max_new_tokens=5,
-        drafter=draft_model(target, 4, min_prob=0.3), drafter_params=close,
+        drafter=draft_model(target, 4, **how), drafter_params=close,
         sampling=Sampling(temperature=0.9), verifier=verify.BY_NAME[rule], key=jax.random.key(5),
     )  # fmt: skip
     law = support.joint_law(table, (2, 1), 5, temperature=0.9)
@@ -110,3 +130,5 @@ def test_no_such_probability() -> None:
     ):
         with pytest.raises(ValueError, match=f"{name}; it must be 0"):
             make()
+    with pytest.raises(ValueError, match=r"eagle: max_entropy=-1\.0; it must be 0 nats"):
+        eagle(head, 2, max_entropy=-1.0)
