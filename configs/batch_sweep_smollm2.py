@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.ks = (1, 3)  # fixed draft lengths; the last is also the most of adaptive drafts
     config.batches = (1, 2, 4, 8, 16, 32)
     config.contexts = (64, 256)  # tokens of each prompt
-    config.max_new_tokens = 20
+    config.max_new_tokens = 24
     config.repeats = 5
     config.min_prompts = 8  # small batches are repeated until there were so many
     config.temperature = 0.0

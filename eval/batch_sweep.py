@@ -3,12 +3,12 @@
   python -m eval.batch_sweep --config=configs/batch_sweep_smollm2.py --workdir=runs/batch_sweep
       [--synthetic_alpha=0.5,0.7,0.9] [--random_weights=llama3-8b] [--config.KEY=VALUE ...]
 
-At every batch size and context the modes take turns on the same prompts. Prints a table and leaves
-results.json (its columns: eval/sweep_rows.py), batch_sweep.png and the cost table that the adaptive
-mode decided by (costs.json, which eval.plan reads too) in the workdir. With a synthetic acceptance
-rate drafts are accepted by chance: no head is needed; with random weights, no checkpoint at all.
-Exits with 1 when a check failed: greedy output other than plain decoding's, or a program compiled
-while it was measured.
+At every batch size and context the modes decode the same prompts, a few rounds each in turn. Prints
+a table and leaves results.json (its columns: eval/sweep_rows.py), batch_sweep.png and the cost
+table that the adaptive mode decided by (costs.json, which eval.plan reads too) in the workdir. With
+a synthetic acceptance rate drafts are accepted by chance: no head is needed; with random weights,
+no checkpoint at all. Exits with 1 when a check failed: greedy output other than plain decoding's,
+or a program compiled while it was measured.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import math
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -43,6 +44,7 @@ from eval.sweep_bench import Bench
 from specjax import device
 from specjax.models import ModelConfig, loading
 
+_BLOCK = 64  # buffers are a multiple of this
 RANDOM_ALPHAS = 0.5, 0.7, 0.9  # where weights are random, and nobody says how good drafts should be
 
 
@@ -88,6 +90,17 @@ class Settings:
     fresh: bool
     dtype: str
     seed: int
+
+    @property
+    def slots(self) -> int:
+        """Of the buffers, at all contexts; slots that are not filled cost nothing."""
+        needed = self.contexts[-1] + self.max_new_tokens + self.ks[-1]
+        return -(-needed // _BLOCK) * _BLOCK
+
+    @property
+    def num_modes(self) -> int:
+        """Plain decoding, the fixed lengths, and adaptive ones."""
+        return len(self.ks) + 2
 
     def repeats_of(self, batch: int) -> int:
         """Decodings at a batch size."""
@@ -221,14 +234,14 @@ def _memory(s: Settings, model: ModelConfig, dtype: jnp.dtype) -> str:
     head = random_models.head_config(model)
     size = sum(leaf.size for leaf in jax.tree.leaves(random_models.head_shapes(head)))
     copies = 2 if loading.wants_panels(model, dtype) else 1
-    batch, slots, nodes = s.batches[-1], s.contexts[-1] + s.max_new_tokens, s.ks[-1] + 1
+    batch, nodes, kinds = s.batches[-1], s.ks[-1] + 1, s.num_modes
+    cache = partial(datasheet.cache_bytes, model, batch, s.slots, dtype.itemsize)
     return device.preflight(
         {
             "target weights": copies * model.num_parameters * dtype.itemsize,
-            "target KV cache": datasheet.cache_bytes(model, batch, slots, dtype.itemsize),
-            "head, about": size * dtype.itemsize
-            + datasheet.cache_bytes(model, batch, slots, dtype.itemsize, 1),
-            "features": batch * slots * len(head.layers) * model.width * dtype.itemsize,
+            f"target KV caches ({kinds} modes)": kinds * cache(),
+            "head, about": size * dtype.itemsize + kinds * cache(1),
+            "features": batch * s.slots * len(head.layers) * model.width * dtype.itemsize,
             # And, when sampling, p and q of every node, in float32.
             "logits": 3 * 4 * batch * nodes * model.vocab_size,
         }

@@ -1,7 +1,12 @@
-"""The measurement of ``eval.batch_sweep``: modes that take turns on batches of prompts."""
+"""The measurement of ``eval.batch_sweep``: modes that take turns on batches of prompts.
+
+A decoding takes seconds, in which a busy machine changes its speed. So the decodings of all modes
+stand next to each other, each a few rounds on at a time, and what slows one down slows them all.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,22 +17,22 @@ import numpy as np
 
 import specjax
 from eval.chat import Chat
-from eval.modes import HEADS, PLAIN, Head, Mode
+from eval.modes import HEADS, PLAIN, Head, Mode, sampling_of
 from eval.synthetic import synthetic
 from eval.timing import CompileLog
-from specjax import Sampling, verify
+from specjax import verify
 from specjax.costs import CostTable
 from specjax.draft import Drafter
-from specjax.loop import decode_state
-from specjax.sample import check_logits
+from specjax.loop import chosen_widths, decode_state
+from specjax.round import FinishReason
+from specjax.sample import Run, check_logits
 from specjax.stats import Stats
 
 if TYPE_CHECKING:
     from eval.batch_sweep import Settings
 
 ADAPTIVE = "adaptive"
-_BLOCK = 256  # buffers are a multiple of this; slots that are not filled cost nothing
-_MOST = np.iinfo(np.int32).max
+_SLICE_S = 0.2  # seconds of a turn, about: far longer than the call takes
 
 
 class Trial(NamedTuple):
@@ -87,8 +92,7 @@ class Bench:
         self._texts = [list(texts[i]) for i in order]
         kind = HEADS[head.mode]
         self._params = kind.params(head.config, head.weights, head.ids, chat.params)
-        longest = max(settings.contexts) + settings.max_new_tokens + max(settings.ks)
-        self._slots = -(-longest // _BLOCK) * _BLOCK
+        self._rounds = 1  # of a turn
         self._log = CompileLog()
         self._alphas = settings.synthetic_alpha or (None,)
         self.compile_s: dict[Mode, float] = {}
@@ -98,9 +102,10 @@ class Bench:
     def total(self) -> int:
         """Steps that ``calibrate`` and ``run`` take: calibrations, compilations, decodings."""
         s = self._s
-        modes = 1 + len(s.ks) + 1  # plain decoding, fixed lengths, adaptive
-        decodings = sum(map(s.repeats_of, s.batches)) * len(s.contexts) * len(self._alphas) * modes
-        return len(s.batches) * (1 + 1 + (modes - 1) * len(self._alphas)) + decodings
+        cells = len(s.contexts) * len(self._alphas)
+        decodings = sum(map(s.repeats_of, s.batches)) * cells * s.num_modes
+        programs = 1 + (s.num_modes - 1) * len(self._alphas)
+        return len(s.batches) * (1 + programs) + decodings
 
     def calibrate(self, done: Callable[[str], Any] = lambda what: None) -> CostTable:
         """What rounds cost here at every batch size; one table for all acceptance rates."""
@@ -108,9 +113,12 @@ class Bench:
         contexts = s.contexts[0], s.contexts[-1] + s.max_new_tokens
         # Costs don't depend on how much is accepted.
         rule = self._rule(None if self._alphas == (None,) else 0.5)
+        drafter, sampling = self._drafter(s.ks[-1]), sampling_of(s.temperature)
         return specjax.calibrate(
-            self._chat.target, self._chat.params, self._drafter(max(s.ks)), self._params,
-            batches=s.batches, contexts=contexts, sampling=_sampling(s.temperature), verifier=rule,
+            self._chat.target, self._chat.params, drafter, self._params,
+            batches=s.batches, contexts=contexts, sampling=sampling, verifier=rule,
+            # Those of the run, which may be more than those of the drafter alone.
+            widths=chosen_widths(None, specjax.adaptive(drafter)),
             fresh=s.fresh, progress=lambda what: done(f"calibrating, {what}"),
         )  # fmt: skip
 
@@ -170,7 +178,7 @@ class Bench:
         modes = [
             Mode(f"k={k}", self._s.temperature, rule, self._drafter(k), params) for k in self._s.ks
         ]
-        longest = self._drafter(max(self._s.ks))
+        longest = self._drafter(self._s.ks[-1])
         target = self._chat.target, self._chat.params
         given = specjax.adaptive_params(*target, [longest], [params], [table], batch=batch)
         chosen = specjax.adaptive(longest)
@@ -178,12 +186,15 @@ class Bench:
 
     def _warm_up(self, mode: Mode, batch: int) -> float:
         """Compiles a mode; seconds of it: its first call less its second."""
-        rows = self.prompts(batch, self._s.contexts[0], 0)
-        begun = time.perf_counter()
-        self._decode(mode, rows, 0, 3)
-        middle = time.perf_counter()
-        self._decode(mode, rows, 0, 3)
-        return max(2 * middle - begun - time.perf_counter(), 0.0)
+        rows, seconds = self.prompts(batch, self._s.contexts[0], 0), []
+        for _ in range(2):
+            begun = time.perf_counter()
+            [trial] = self._race([mode], rows, 0, min(4, self._s.max_new_tokens), 1)
+            seconds.append(time.perf_counter() - begun)
+        if mode.drafter is None:
+            round_s = trial.seconds / int(trial.stats.widths.sum())
+            self._rounds = max(1, math.ceil(_SLICE_S / round_s))
+        return max(seconds[0] - seconds[1], 0.0)
 
     def _measure(
         self,
@@ -197,38 +208,69 @@ class Bench:
         prompts = [self.prompts(batch, context, repeat) for repeat in range(repeats)]
         trials: dict[Mode, list[Trial]] = {mode: [] for mode in modes}
         for repeat, rows in enumerate(prompts):
-            # Each repeat begins with another mode: none profits from its place.
-            shift = repeat % len(modes)
-            for mode in (*modes[shift:], *modes[:shift]):
-                trial = self._decode(mode, rows, repeat, self._s.max_new_tokens)
+            raced = self._race(modes, rows, repeat, self._s.max_new_tokens, self._rounds)
+            for mode, trial in zip(modes, raced, strict=True):
                 trials[mode].append(trial)
                 done(f"batch {batch}, context {context}")
         return Cell(batch, context, alpha, prompts, trials)
 
-    def _decode(self, mode: Mode, rows: list[list[int]], repeat: int, budget: int) -> Trial:
-        """Decodes a batch, every row to its budget."""
+    def _race(
+        self, modes: Sequence[Mode], rows: list[list[int]], repeat: int, budget: int, rounds: int
+    ) -> list[Trial]:
+        """Decodes a batch in each mode, every row to its budget, ``rounds`` at a time."""
         key = jax.random.fold_in(jax.random.key(self._s.seed), repeat)  # the same in all modes
-        run = specjax.start(
-            self._chat.target, self._chat.params, rows, **mode.arguments(key),
-            max_new_tokens=budget, max_length=self._slots,
-        )  # fmt: skip
-        jax.block_until_ready(run.state)
-        most, start = jnp.asarray(_MOST, jnp.int32), len(rows[0])
-        parts = run.engine, run.params, run.request
+        raced = []
+        for mode in modes:
+            run = specjax.start(
+                self._chat.target, self._chat.params, rows, **mode.arguments(key),
+                max_new_tokens=budget, max_length=self._s.slots,
+            )  # fmt: skip
+            jax.block_until_ready(run.state)
+            raced.append(_Decoding(run))
+        turn = repeat
+        while any(one.running for one in raced):
+            # Each turn begins with another mode: none profits from its place.
+            first = turn % len(raced)
+            for one in (*raced[first:], *raced[:first]):
+                if one.running:
+                    one.go_on(rounds)
+            turn += 1
+        return [one.finish(budget) for one in raced]
+
+
+class _Decoding:
+    """A decoding that is timed a few rounds at a time."""
+
+    def __init__(self, run: Run):
+        self._run, self._start = run, np.asarray(run.request.start)
+        self._end = np.asarray(run.request.end)
+        self._seconds = 0.0
+        self._full: tuple[float, int] | None = None  # when the first row was finished
+        self.running = True
+
+    def go_on(self, rounds: int) -> None:
+        """Runs so many rounds, or until the first row is finished, or all are."""
+        run, batch = self._run, len(self._start)
+        numbers = rounds, batch if self._full else 1
+        limits = (jnp.asarray(number, jnp.int32) for number in numbers)
         begun = time.perf_counter()
-        state = decode_state(*parts, run.state, most, jnp.asarray(1, jnp.int32))
-        length = np.asarray(state.length)
-        full = ended = time.perf_counter()
-        if np.any(length < start + budget):
-            state = decode_state(*parts, state, most, jnp.asarray(len(rows), jnp.int32))
-            jax.block_until_ready(state)
-            ended = time.perf_counter()
-        check_logits(run._replace(state=state))
-        tokens, stats = jax.device_get((state.tokens, state.stats))
-        emitted = int(np.sum(length - start))
-        out = tokens[:, start : start + budget]
-        return Trial(out, ended - begun, full - begun, emitted, stats)
+        state = decode_state(run.engine, run.params, run.request, run.state, *limits)
+        length = np.asarray(state.length)  # waits for it
+        self._seconds += time.perf_counter() - begun
+        self._run = run._replace(state=state)
+        if self._full is None and np.any(length == self._end):
+            self._full = self._seconds, int(np.sum(length - self._start))
+        reason = np.asarray(state.reason)
+        self.running = bool(np.any(reason == FinishReason.RUNNING))
 
+    def finish(self, budget: int) -> Trial:
+        """What came of it.
 
-def _sampling(temperature: float) -> Sampling | None:
-    return Sampling(temperature=temperature) if temperature else None
+        Raises:
+          ValueError: the model's logits were no distribution.
+        """
+        check_logits(self._run)
+        assert self._full is not None
+        tokens, stats = jax.device_get((self._run.state.tokens, self._run.state.stats))
+        start = self._start[0]  # all prompts are of one length
+        return Trial(tokens[:, start : start + budget], self._seconds, *self._full, stats)

@@ -104,7 +104,7 @@ def crossovers(rows: Sequence[Row]) -> list[Crossover]:
             ]
             own.sort(key=lambda row: row["batch"])
             at = crossover([r["batch"] for r in own], [r["speedup"] for r in own])
-            out.append(Crossover(context, alpha, mode, at))
+            out.append(Crossover(context, alpha, mode, at and _number(at)))
     return out
 
 
@@ -205,7 +205,9 @@ def _row(cell: Cell, mode: Mode, plain: Mode, best: Mode, seed: int) -> Row:
 def _ratio(
     name: str, trials: Sequence[Trial], others: Sequence[Trial], seed: int
 ) -> dict[str, float | None]:
-    """The median ratio of the speeds of pairs, and the ends of its interval."""
+    """The median ratio of the speeds of pairs, and the ends of its interval (not of itself)."""
+    if trials is others:
+        return {name: 1.0, f"{name}_low": None, f"{name}_high": None}
     pairs = zip(trials, others, strict=True)
     ratios = [ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs]
     low, high = interval(ratios, seed)
