@@ -16,6 +16,7 @@ from eval.prompts import Prompt
 from eval.timing import Decoding
 from specjax import verify
 from tests.eval import tiny
+from tests.train.processes import Processes
 
 COLUMNS = """mode drafter verifier category prompt temperature k batch tokens_per_second
 tokens_per_pass acceptance_rate speedup predicted_speedup engine_overhead draft_cost ttft_ms
@@ -267,6 +268,14 @@ def test_a_prompt_longer_than_the_context_is_named(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """The command, imported once."""
+    made = Processes(tmp_path_factory.mktemp("processes"), "eval.speedup")
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -281,10 +290,18 @@ def test_a_prompt_longer_than_the_context_is_named(folder, tmp_path):
         (["--nope"], "Unknown command line flag 'nope'"),
     ],
 )
-def test_a_wrong_command_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(processes, tmp_path, arguments, message):
+    flags = ["--config=configs/speedup_smollm2.py", f"--workdir={tmp_path / 'out'}", *arguments]
+    [(code, said)] = processes.run((flags, {}))
+    assert code == 2, said
+    assert message in said and "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_itself(tmp_path):
     command = [sys.executable, "-m", "eval.speedup", "--config=configs/speedup_smollm2.py"]
-    command += [f"--workdir={tmp_path / 'out'}", *arguments]
+    command += [f"--workdir={tmp_path / 'out'}", "--config.size=3"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    assert message in done.stderr and "Traceback" not in done.stderr
+    assert "the config has no such key" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

@@ -1,10 +1,11 @@
-"""Runs of the toy task in processes of their own, without importing everything anew for each.
+"""Runs of a command in processes of their own, without importing everything anew for each.
 
-One process imports jax and the loop once, and forks for every run, before jax has any device.
-``python -m tests.train.processes`` reads lines of JSON, each a list of runs to start together,
-``{"flags", "env", "log"}``, and answers each line with their exit codes.
+One process imports jax and the command once, and forks for every run, before jax has any device.
+``python -m tests.train.processes MODULE`` reads lines of JSON, each a list of runs to start
+together, ``{"flags", "env", "log"}``, and answers each line with their exit codes.
 """
 
+import importlib
 import json
 import os
 import pathlib
@@ -18,13 +19,13 @@ WARNINGS = "ignore:the load_module:DeprecationWarning", "ignore:This process:Dep
 
 
 class Processes:
-    """The side of the tests."""
+    """The side of the tests; the command is the ``main`` of a module, by default the toy task's."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, module="tests.train.toy"):
         self._folder = folder
         options = [option for warning in ("error", *WARNINGS) for option in ("-W", warning)]
         self._server = subprocess.Popen(
-            [sys.executable, *options, "-m", "tests.train.processes"],
+            [sys.executable, *options, "-m", "tests.train.processes", module],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._count = 0
@@ -49,7 +50,7 @@ class Processes:
         self._server.stdout.close()
 
 
-def _start(run):
+def _start(main, run):
     """The number of a new process."""
     pid = os.fork()
     if pid:
@@ -58,12 +59,10 @@ def _start(run):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     os.environ.update(run["env"])
-    sys.argv = ["toy", *run["flags"]]
-    from tests.train import toy
-
+    sys.argv = ["command", *run["flags"]]
     code = 1
     try:
-        toy.main()
+        main()
     except SystemExit as error:
         code = error.code
     except BaseException:
@@ -73,20 +72,19 @@ def _start(run):
     os._exit(code)
 
 
-def _serve():
+def _serve(module):
     # What the children need, once. (tensorboardX would import torch, and has no need of it.)
     sys.modules["torch"] = None
     import tensorboardX  # noqa: F401
     from matplotlib import figure  # noqa: F401
     from matplotlib.backends import backend_agg  # noqa: F401
 
-    from tests.train import toy  # noqa: F401
-
+    main = importlib.import_module(module).main
     for line in sys.stdin:
-        pids = [_start(run) for run in json.loads(line)]
+        pids = [_start(main, run) for run in json.loads(line)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         print(json.dumps(codes), flush=True)
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])
