@@ -143,7 +143,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         cells = bench.run(costs, done)
     print(f"measured {bench.total} steps in {time.perf_counter() - begun:.0f} s", flush=True)
 
-    rows = sweep_rows.build(cells, bench.compile_s, s.seed)
+    rows = sweep_rows.build(cells, costs, bench.compile_s, s.seed)
     failures = sweep_rows.differences(cells, rows, chat)
     if bench.recompiled:
         names = ", ".join(bench.recompiled)

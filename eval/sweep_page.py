@@ -34,6 +34,7 @@ def table(rows: Sequence[Row]) -> str:
                 "drafted\na round": f"{row['drafted_per_round']:.2f}",
                 "accep-\nted": _percent(row["acceptance_rate"]),
                 "round\nms": f"{row['round_ms']:.1f}",
+                "by\ncosts": _milliseconds(row["predicted_round_ms"]),
                 "times as fast\nas plain (95%)": _with_ends(row, "speedup"),
                 "same, while\nfull": f"{row['full_speedup']:.2f}",
                 "as fast as\nthe best k (95%)": _with_ends(row, "ratio_to_best"),
@@ -51,7 +52,8 @@ def remarks(rows: Sequence[Row], about: str = "") -> list[str]:
     """
     out = [
         "tok/s: without prefill, until every row is finished. While full: until the first row is, "
-        "as in a batch that is refilled at once. 95%: bootstrap over repeats.",
+        "as in a batch that is refilled at once. By costs: a round of whole drafts, by the cost "
+        "table. 95%: bootstrap over repeats.",
     ]
     if min(row["repeats"] for row in rows) < _FEW:
         out.append(
@@ -123,7 +125,7 @@ def _panel(
                 span = row["speedup_low"], row["speedup_high"]
                 axes.plot([row["batch"]] * 2, span, color=color, lw=1, alpha=0.5, zorder=2)
         for one in places:
-            if one.mode == mode and one.batch is not None and not adaptive:
+            if one.mode == mode and one.batch is not None:
                 # Lengths that cross at about the same batch must not cover each other's number.
                 low = sum(abs(at - one.batch) < 0.3 * one.batch for at in crossed)
                 crossed.append(one.batch)
@@ -156,6 +158,10 @@ def _with_ends(row: Row, column: str) -> str:
     low, high = row[f"{column}_low"], row[f"{column}_high"]
     ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{row[column]:.2f}{ends}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _percent(share: float | None) -> str:

@@ -13,7 +13,8 @@ Columns are those of all evaluations; of their own these rows have:
 * ``full_speedup``: the same as ``speedup`` up to the first finished row: what a batch that is
   refilled at once would gain (``generate_many``). A static batch waits for its slowest row.
 * ``drafted_per_round``: draft tokens that a row submitted in a round.
-* ``round_ms``: a round of the batch.
+* ``round_ms``: a round of the batch; ``predicted_round_ms``: what the cost table says of a round of
+  whole drafts (it must agree, or adaptive drafting decides by wrong costs).
 * ``new_tokens``, ``rounds``, ``drafted``, ``judged``, ``accepted``: the counts behind the rates, of
   all rows and repeats.
 * ``margin``: at a first difference, the gap between plain decoding's two best logits.
@@ -32,6 +33,7 @@ from eval.chat import Chat
 from eval.modes import PLAIN, Mode
 from eval.rows import interval
 from eval.sweep_bench import ADAPTIVE, Cell, Trial
+from specjax.costs import CostTable
 
 Row = dict[str, Any]
 
@@ -52,11 +54,14 @@ class Crossover(NamedTuple):
     batch: float | None
 
 
-def build(cells: Sequence[Cell], compile_s: Mapping[Mode, float], seed: int) -> list[Row]:
+def build(
+    cells: Sequence[Cell], table: CostTable, compile_s: Mapping[Mode, float], seed: int
+) -> list[Row]:
     """A row for each mode of each cell.
 
     Args:
       cells: the measurement.
+      table: what rounds should cost.
       compile_s: seconds of compilation by mode.
       seed: of the bootstrap.
     """
@@ -66,7 +71,7 @@ def build(cells: Sequence[Cell], compile_s: Mapping[Mode, float], seed: int) -> 
         fixed = [mode for mode in drafting if mode.name != ADAPTIVE]
         best = max(fixed, key=lambda mode: _speed(cell.trials[mode]))
         for mode in cell.trials:
-            row = _row(cell, mode, plain, best, seed)
+            row = _row(cell, table, mode, plain, best, seed)
             rows.append(row | {"compile_s": round(compile_s[mode], 2)})
     return rows
 
@@ -94,11 +99,14 @@ def crossover(batches: Sequence[int], speedups: Sequence[float]) -> float | None
 
 
 def crossovers(rows: Sequence[Row]) -> list[Crossover]:
-    """The crossover of every drafting mode, context and acceptance rate."""
+    """The crossover of every fixed draft length, context and acceptance rate.
+
+    Adaptive drafting keeps about as fast as plain decoding: where it crosses says nothing.
+    """
     out = []
     where = dict.fromkeys((r["context"], r["alpha"], r["mode"]) for r in rows)
     for context, alpha, mode in where:
-        if mode != PLAIN:
+        if mode not in (PLAIN, ADAPTIVE):
             own = [
                 r for r in rows if (r["context"], r["alpha"], r["mode"]) == (context, alpha, mode)
             ]
@@ -166,8 +174,12 @@ def _is_of(row: Row, cell: Cell, mode: Mode) -> bool:
     return (row["batch"], row["context"], row["alpha"], row["mode"]) == where
 
 
-def _row(cell: Cell, mode: Mode, plain: Mode, best: Mode, seed: int) -> Row:
-    trials = cell.trials[mode]
+def _row(cell: Cell, table: CostTable, mode: Mode, plain: Mode, best: Mode, seed: int) -> Row:
+    trials, predicted = cell.trials[mode], None
+    if mode is plain:
+        predicted = table.target_seconds(cell.batch, cell.context, 1)
+    elif mode.name != ADAPTIVE:
+        predicted = table.round_seconds(cell.batch, cell.context, mode.k)
     counts = _counts(trials)
     full = [
         ours.full_tokens_per_second / theirs.full_tokens_per_second
@@ -190,6 +202,7 @@ def _row(cell: Cell, mode: Mode, plain: Mode, best: Mode, seed: int) -> Row:
         "acceptance_rate": _share(counts["accepted"], counts["judged"]),
         "drafted_per_round": _number(counts["drafted"] / counts["rounds"]),
         "round_ms": _number(1e3 * np.median(passes)),
+        "predicted_round_ms": None if predicted is None else _number(1e3 * predicted),
         **_ratio("speedup", trials, cell.trials[plain], seed),
         "full_speedup": _number(np.median(full)),
         **_ratio("ratio_to_best", trials, cell.trials[best], seed),
