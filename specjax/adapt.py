@@ -156,15 +156,16 @@ def adapt(
     """
     if isinstance(drafters, Drafter):
         drafters, drafter_params = [drafters], [drafter_params]
-    tables = [
-        calibrate(
-            target, params, drafter, own, batches=(batch,), sampling=sampling, verifier=verifier,
-            **calibration,
-        )
-        for drafter, own in zip(drafters, drafter_params, strict=True)
-    ]  # fmt: skip
+    made, tables = adaptive(*drafters, policy=policy), []
+    for drafter, own in zip(drafters, drafter_params, strict=True):
+        # Passes as wide as they will be in the run, as far as this drafter's go.
+        widths = chosen_widths(calibration.get("widths"), made)
+        most = drafter.num_nodes + 1
+        widths = (*(width for width in widths if width < most), most)
+        how = {"sampling": sampling, "verifier": verifier, **calibration, "widths": widths}
+        tables.append(calibrate(target, params, drafter, own, batches=(batch,), **how))
     given = adaptive_params(
         target, params, drafters, drafter_params, tables, batch=batch, acceptance=acceptance,
         widths=calibration.get("widths"), dtype=calibration.get("dtype"),
     )  # fmt: skip
-    return adaptive(*drafters, policy=policy), given
+    return made, given

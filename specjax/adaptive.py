@@ -182,7 +182,12 @@ class Counts(NamedTuple):
 
 @cache
 def by_cost(
-    *, memory: int = 48, weight: float = 3.0, probe_first: int = 16, probe_last: int = 128
+    *,
+    memory: int = 48,
+    weight: float = 3.0,
+    probe_first: int = 16,
+    probe_last: int = 128,
+    probe_share: float = 0.005,
 ) -> Policy:
     """The drafter and the draft length that make most tokens a second, by costs and acceptance.
 
@@ -192,13 +197,15 @@ def by_cost(
     ``weight`` rounds each. Expected tokens of a row are one and the chance of each draft token;
     expected seconds of a round go by the longest draft of the batch. A drafter that isn't asked
     because drafting doesn't pay gets a try after ``probe_first`` rounds, twice as many after each
-    further one, up to ``probe_last``.
+    further one, up to ``probe_last``; later where a try is dear, so that tries take ``probe_share``
+    of the time at most; never where not even a draft that is all right would pay.
 
     Args:
       memory: rounds after which a count has faded to a third, at least 2.
       weight: rounds that an expectation counts for, above 0.
       probe_first: rounds until the first try, at least 1.
-      probe_last: the most rounds until a try, at least ``probe_first``.
+      probe_last: the rounds until a try that they grow to, at least ``probe_first``.
+      probe_share: the share of the time that tries may take, above 0 and at most 1.
 
     Raises:
       ValueError: for values out of range.
@@ -212,6 +219,11 @@ def by_cost(
             f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be 1 <= "
             "probe_first <= probe_last"
         )
+    if not 0 < probe_share <= 1:
+        raise ValueError(
+            f"by_cost: probe_share={probe_share}; it must be above 0 and at most 1, a share of the "
+            "time"
+        )
     kept = 1 - 1 / memory
 
     def init(batch: int, drafters: int, nodes: int) -> Counts:
@@ -221,14 +233,26 @@ def by_cost(
 
     def choose(costs: Costs, state: Counts, context: Context) -> tuple[Array, Array]:
         live = ~context.done
-        speed = expected_speed(costs, state, context.length, live, weight)
+        tokens, seconds = expectation(costs, state, context.length, live, weight)
+        speed = tokens / seconds
         lengths = jnp.argmax(speed[:, 1:], 1).astype(jnp.int32) + 1  # the best, if it drafts
-        drafts = jnp.take_along_axis(speed, lengths[:, None], 1)[:, 0]
-        best = jnp.argmax(drafts).astype(jnp.int32)
-        pays = drafts[best] > jnp.max(speed[:, 0])
+
+        def at_best(values: Array) -> Array:
+            return jnp.take_along_axis(values, lengths[:, None], 1)[:, 0]
+
+        best = jnp.argmax(at_best(speed)).astype(jnp.int32)
+        plain = jnp.max(speed[:, 0])
+        pays = at_best(speed)[best] > plain
+        now = jnp.maximum(at_best(speed)[best], plain)
         # Rows that took their place in the batch late wait for those that were there before.
-        silent = jnp.max(jnp.where(live[:, None], state.silent, 0), 0)
-        due = silent >= jnp.max(jnp.where(live[:, None], state.wait, 0), 0)
+        silent, wait = (
+            jnp.max(jnp.where(live[:, None], x, 0), 0) for x in (state.silent, state.wait)
+        )
+        extra = at_best(seconds) / seconds[:, 0] - 1
+        due = (silent >= wait) & (silent.astype(jnp.float32) >= extra / probe_share)
+        most = jnp.arange(1, speed.shape[1] + 1, dtype=jnp.float32)
+        all_right = jnp.sum(live, dtype=jnp.float32) * most
+        due = due & (jnp.max(all_right / seconds, 1) > now)
         chosen = jnp.where(jnp.any(due), jnp.argmax(due), best).astype(jnp.int32)
         limit = jnp.where(pays | jnp.any(due), lengths[chosen], 0)
         return chosen, jnp.broadcast_to(limit, context.length.shape)
@@ -270,10 +294,10 @@ def by_cost(
     return Policy(init, choose, learn, "by cost", needs_costs=True)
 
 
-def expected_speed(
+def expectation(
     costs: Costs, counts: Counts, length: Array, live: Array, weight: float
-) -> Array:
-    """Tokens a second of the batch, by drafter and draft length.
+) -> tuple[Array, Array]:
+    """Tokens and seconds of the batch's next round, by drafter and draft length.
 
     Args:
       costs: of the device.
@@ -283,7 +307,7 @@ def expected_speed(
       weight: rounds that an expectation counts for.
 
     Returns:
-      float32 ``[D, N+1]``; 0 where the drafter can't draft so much.
+      Two float32 ``[D, N+1]``; inf seconds where the drafter can't draft so much.
     """
     chance = estimate(counts.right, counts.could, costs.accepted, live, weight)
     tokens = 1 + _running(jnp.cumprod(chance, 2))  # [B, D, N+1]
@@ -291,8 +315,7 @@ def expected_speed(
     reach = jnp.where(live[:, None, None], jnp.cumprod(drafted, 2), 0)
     longest = 1 - jnp.prod(1 - reach, 0)  # [D, N]: the chance that some row's draft goes so far
     seconds = _seconds(costs, longest, jnp.max(jnp.where(live, length, 0)))
-    total = jnp.sum(jnp.where(live[:, None, None], tokens, 0), 0)
-    return jnp.where(jnp.isfinite(seconds), total / seconds, 0)
+    return jnp.sum(jnp.where(live[:, None, None], tokens, 0), 0), seconds
 
 
 def estimate(hits: Array, tries: Array, prior: Array, live: Array, weight: float) -> Array:

@@ -29,7 +29,7 @@ from specjax.warp import Sampling
 
 _SECONDS = 0.1  # what is timed at a time takes about as long, or three rounds
 _REPEATS = 5
-_SILENT = 33  # rounds without a draft: a head that lets features wait reads them by then
+_MOST = 30  # rounds at a time
 
 
 def calibrate(
@@ -97,7 +97,8 @@ def calibrate(
         table.check(origin)
         return table
 
-    drafts = tuple(sorted({0, min(1, engine.num_nodes), engine.num_nodes}))
+    few = {width - 1 for width in engine.widths} | {0, 1, 2, 4}
+    drafts = tuple(sorted(n for n in few if n <= engine.num_nodes))
     target_s = np.zeros([len(batches), len(contexts), len(engine.widths)])
     draft_s = np.zeros([len(batches), len(drafts)])
     for index, batch in enumerate(batches):
@@ -129,16 +130,16 @@ class _Clocks:
         real = engine.drafter
         if real is not None and real.whole is not None:  # its drafts would end at once here
             engine = engine._replace(drafter=real.whole)
-        self.nodes, rounds = engine.num_nodes, _SILENT + 3
+        self.nodes = engine.num_nodes
         vocab = engine.target.vocab_size
         prompts = (np.arange(filled) + 17 * np.arange(batch)[:, None]) % vocab
         run = start(
             engine.target, params.target, prompts, drafter=engine.drafter,
             drafter_params=params.drafter, max_new_tokens=1, sampling=sampling,
             verifier=engine.verifier, widths=engine.widths, dtype=dtype, key=key,
-            max_length=most + (_REPEATS + 1) * rounds * (self.nodes + 1) + self.nodes + 1,
+            max_length=most + (_REPEATS * 8 + 1) * _MOST + self.nodes + 1,
         )  # fmt: skip
-        self._params, self._request, self._filled = params, run.request, filled
+        self._params, self._request = params, run.request
         self._engine, self._state = run.engine, run.state
         self._idle = run.engine
         self._idle_state = run.state
@@ -154,26 +155,33 @@ class _Clocks:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds ``[contexts, widths]`` of the target's side, ``[drafts]`` of the drafter's."""
         widths = self._idle.widths
-        one = self._target(contexts[0], widths[0] - 1, 3)  # compiles
+        self._target(contexts[0], widths[0] - 1, 3)  # compiles
         one = self._target(contexts[0], widths[0] - 1, 3)
-        count = int(np.clip(_SECONDS / one, 3, 30))
+        count = int(np.clip(_SECONDS / one, 3, _MOST))
         if self._engine.drafter is not None:
             self._whole(0, 1)  # compiles
         target_s = np.zeros([_REPEATS, len(contexts), len(widths)])
-        whole_s, idle_s = np.zeros([2, _REPEATS, len(drafts)])
+        draft_s = np.zeros([_REPEATS, len(drafts)])
         for repeat in range(_REPEATS):
-            for i, context in enumerate(contexts):
-                for j, width in enumerate(widths):
-                    target_s[repeat, i, j] = self._target(context, width - 1, count)
-            if self._engine.drafter is None:
-                continue
-            for i, drafted in enumerate(drafts):
-                rounds = count if drafted else _SILENT
-                idle_s[repeat, i] = self._target(self._filled, drafted, count)
-                whole_s[repeat, i] = self._whole(drafted, rounds)
-        # The fastest: what slows a machine down now and then is no cost of the round.
-        draft_s = np.maximum(whole_s.min(0) - idle_s.min(0), 0)
-        return target_s.min(0), np.maximum.accumulate(draft_s)
+            first, draft_s[repeat] = self._pairs(contexts[0], drafts, count)
+            target_s[repeat, 0] = [first[width - 1] for width in widths]
+            for i, context in enumerate(contexts[1:], start=1):
+                target_s[repeat, i] = [self._target(context, w - 1, count) for w in widths]
+        # No narrower pass costs more than a wider one, nor a shorter draft than a longer one.
+        target, draft = np.median(target_s, 0), np.maximum(np.median(draft_s, 0), 0)
+        target = np.minimum.accumulate(target[:, ::-1], 1)[:, ::-1]
+        return target, np.minimum.accumulate(draft[::-1])[::-1]
+
+    def _pairs(
+        self, context: int, drafts: Sequence[int], count: int
+    ) -> tuple[dict[int, float], list[float]]:
+        """Seconds of the target's side by draft length, and of the drafter's, timed in turn."""
+        first, mine = {}, []
+        for drafted in drafts:
+            first[drafted] = idle = self._target(context, drafted, count)
+            whole = idle if self._engine.drafter is None else self._whole(drafted, count)
+            mine.append(whole - idle)
+        return first, mine
 
     def _target(self, context: int, drafted: int, count: int) -> float:
         at = jnp.full(self._idle_state.length.shape, context, jnp.int32)

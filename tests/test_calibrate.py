@@ -29,7 +29,7 @@ SHORT = dict(contexts=(4, 20))
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scripted target needs no long look."""
     module = calibrate.__globals__
-    for name, value in (("_SECONDS", 1e-3), ("_REPEATS", 2), ("_SILENT", 3)):
+    for name, value in (("_SECONDS", 1e-3), ("_REPEATS", 2)):
         monkeypatch.setitem(module, name, value)
 
 
@@ -75,14 +75,14 @@ def test_costs_are_in_proportion_to_the_work(tmp_path: pathlib.Path) -> None:
     )  # fmt: skip
     one, three, five = table.target_s[0, 0]
     assert 2 < three / one < 4 and 3.3 < five / one < 6.5
-    none, first, last = table.draft_s[0]
+    none, first, _, last = table.draft_s[0]
     assert none < 0.4 * first and 2.5 < last / first < 6
     assert 0.5 < first / one < 1.6
 
 
 def test_a_table_is_kept_and_found_again(tmp_path: pathlib.Path, quick: None) -> None:
     table = calibrate(TARGET, TABLE, MODEL, TABLE, **SHORT, folder=tmp_path, batches=(1, 2))
-    assert table.batches == (1, 2) and table.widths[-1] == K + 1 and table.drafts == (0, 1, K)
+    assert table.batches == (1, 2) and table.widths[-1] == K + 1 and table.drafts == (0, 1, 2, K)
     (file,) = tmp_path.iterdir()
     again = calibrate(TARGET, TABLE, MODEL, TABLE, **SHORT, folder=tmp_path, batches=(1, 2))
     np.testing.assert_array_equal(again.target_s, table.target_s)

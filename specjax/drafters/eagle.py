@@ -55,7 +55,7 @@ def eagle_params(config: EagleConfig, head: Any, ids: ArrayLike, target_params: 
     return EagleParams(*prepared(head, ids, target_params, wants_rows=not config.own_head))
 
 
-WAITING = 32  # slots whose features may wait: what a silent head catches up with, a few at a time
+WAITING = 16  # slots whose features may wait for a silent head
 
 
 class EagleState(NamedTuple):
@@ -66,12 +66,14 @@ class EagleState(NamedTuple):
       output: ``[B, W]``, what it says after the last slot, before the output matrix.
       hidden: ``[B, W]``, what it feeds back from there.
       waiting: ``[B, M, F]``, the target's features of the slots that follow those of the cache.
+      skipped: int32 ``[B]``, slots that the cache will never hold.
     """
 
     cache: KVCache
     output: Array
     hidden: Array
     waiting: Array
+    skipped: Array
 
 
 @cache
@@ -85,15 +87,17 @@ def eagle(
 ) -> Drafter:
     """Drafts a chain of k tokens with an EAGLE head.
 
-    State: invariant between rounds: cache and ``waiting`` together hold all ``length - 1`` slots
-    whose features the target has computed, first those of the cache. Its entries are *made from
-    those features*: what the head wrote while it fed on its own outputs is forgotten after each
-    round. (Keeping it costs 8 to 15% of the accepted length.) ``output`` and ``hidden`` are those
-    of the last entry.
+    State: invariant between rounds: cache and ``waiting`` together hold the slots whose features
+    the target has computed, ``length - 1`` of them but for the ``skipped`` ones. The cache's
+    entries are *made from those features*: what the head wrote while it fed on its own outputs is
+    forgotten after each round. (Keeping it costs 8 to 15% of the accepted length.) ``output`` and
+    ``hidden`` are those of the last entry.
 
-    What waits is read when the next draft is asked for, in one pass of the head, whose output gives
-    the draft's first token; each further one costs another pass. In rounds where nobody asks (see
-    ``first_of``, ``adaptive``) a head costs next to nothing.
+    What waits is read when the row is next asked for a draft, in a pass of the head whose output
+    gives the draft's first token; each further one costs another pass. A head that nobody asks (see
+    ``first_of``, ``adaptive``) so costs nothing. Of a row in which it is silent for long only the
+    last slots wait, and it goes on without those between. All this is a row's own affair, whatever
+    its neighbours are asked.
 
     Without any entry (a one-token prompt) there are no features to start from: it drafts nothing.
 
@@ -164,11 +168,11 @@ def eagle(
         return lax.while_loop(lambda carry: carry[0] < jnp.max(count), body, carry)[1]
 
     def catch_up(params: Params, state: EagleState, context: Context, asked: Array) -> EagleState:
-        """Reads what waits, if ``asked``: the cache then holds ``context.length - 1`` entries."""
-        slots = jnp.arange(state.waiting.shape[1], dtype=jnp.int32)
-        follows = state.cache.length[:, None] + 1 + slots
+        """Reads what waits in the rows that are ``asked [B]``."""
+        first = state.cache.length + state.skipped
+        follows = first[:, None] + 1 + jnp.arange(state.waiting.shape[1], dtype=jnp.int32)
         follows = jnp.take_along_axis(context.tokens, follows, 1, mode="fill", fill_value=0)
-        count = jnp.where(asked, context.length - 1 - state.cache.length, 0)
+        count = jnp.where(asked, context.length - 1 - first, 0)
         chunk = PANEL_ROWS if jax.default_backend() == "cpu" else 8  # a round brings few
         return absorb(params, state, follows, state.waiting, count, chunk)
 
@@ -188,14 +192,15 @@ def eagle(
         zeros = jnp.zeros([batch, config.width], params.drafter.head["qkv"].dtype)
         room = max(WAITING, prefill.num_nodes + 1)
         waiting = jnp.zeros([batch, room, features.shape[-1]], features.dtype)
-        state, follows = EagleState(empty, zeros, zeros, waiting), prefill.tokens[:, 1:]
+        none = jnp.zeros([batch], jnp.int32)
+        state, follows = EagleState(empty, zeros, zeros, waiting, none), prefill.tokens[:, 1:]
         return absorb(params, state, follows, features, prefill.length - 1, prefill.chunk)
 
     def propose(
         params: Params, state: EagleState, context: Context, limit: Array
     ) -> tuple[Draft, EagleState, Any]:
         limit = jnp.where(context.length > 1, limit, 0)
-        state = catch_up(params, state, context, jnp.max(limit) > 0)
+        state = catch_up(params, state, context, limit > 0)
 
         def guess(logits: Array) -> Guess:
             return measured(logits, params.drafter.ids, min_prob, max_entropy)
@@ -225,14 +230,12 @@ def eagle(
 
     def update(params: Params, state: EagleState, context: Context, record: Record) -> EagleState:
         # Only what was made from true features stays.
-        known = jnp.minimum(state.cache.length, context.length - 1)
-        state = state._replace(cache=kv.rollback(state.cache, known))
-        waiting, new = context.length - 1 - known, record.length - context.length
-        full = jnp.max(waiting + new) > state.waiting.shape[1]
-        state = catch_up(params, state, context, full)
-        first = jnp.where(full, 0, waiting)
-        features = cast(Array, record.features)
-        return state._replace(waiting=_put(state.waiting, features, first, new))
+        all_known = context.length - 1 - state.skipped
+        known = jnp.minimum(state.cache.length, all_known)
+        features, new = cast(Array, record.features), record.length - context.length
+        waiting, dropped = _put(state.waiting, features, all_known - known, new)
+        cache = kv.rollback(state.cache, known)
+        return state._replace(cache=cache, waiting=waiting, skipped=state.skipped + dropped)
 
     name, varies = f"EAGLE-{config.version}", min_prob > 0 or max_entropy < math.inf
     whole = eagle(config, k, embed=embed) if varies else None
@@ -258,12 +261,21 @@ class _Attention:
         return attention.ungrouped(out, length)
 
 
-def _put(waiting: Array, features: Array, first: Array, count: Array) -> Array:
-    """Writes ``features[b, :count[b]]`` at ``waiting[b, first[b]:]``; nothing else changes."""
+def _put(waiting: Array, features: Array, held: Array, count: Array) -> tuple[Array, Array]:
+    """Adds ``features[b, :count[b]]`` to the ``held[b]`` ones; those that came first make room.
+
+    Returns:
+      The features that wait, and how many went, ``[B]``.
+    """
+    room = waiting.shape[1]
+    dropped = jnp.maximum(held + count - room, 0)
+    kept = jnp.arange(room, dtype=jnp.int32) + dropped[:, None]
+    moved = lambda x: jnp.take_along_axis(x, kept[:, :, None], 1, mode="clip")  # noqa: E731
+    waiting = lax.cond(jnp.max(dropped) > 0, moved, lambda x: x, waiting)
     offset = jnp.arange(features.shape[1], dtype=jnp.int32)
-    slots = jnp.where(offset < count[:, None], first[:, None] + offset, waiting.shape[1])
+    slots = jnp.where(offset < count[:, None], (held - dropped)[:, None] + offset, room)
     put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
-    return put(waiting, slots, features.astype(waiting.dtype))
+    return put(waiting, slots, features.astype(waiting.dtype)), dropped
 
 
 def _settled(state: EagleState, ran: tuple[Array, Array, KVCache], length: Array) -> EagleState:
