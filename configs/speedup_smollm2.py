@@ -26,7 +26,7 @@ def get_config() -> ml_collections.ConfigDict:
         "adaptive",
     )  # fmt: skip
     config.temperatures = (0.0, 1.0)
-    config.sampled_modes = ("eagle", "adaptive")  # above temperature 0, to save time; (): all
+    config.sampled_modes = ("adaptive",)  # above temperature 0, to save time; (): all
     config.verifier = "block"  # at temperatures above 0
     config.k = 5  # most draft tokens of the draft model
     config.draft_min_prob = 0.25  # it goes on while a draft is at least this probable
@@ -74,7 +74,7 @@ def get_config() -> ml_collections.ConfigDict:
     adaptive.acceptance = 0.6  # of a draft token, before it has seen any
     adaptive.fresh = False  # True: calibrate again, not from the table on disk
 
-    config.max_new_tokens = 40
+    config.max_new_tokens = 36
     config.repeats = 1
     config.article_new_tokens = 96  # the two prompts of the project's article
     config.article_repeats = 1

@@ -219,17 +219,15 @@ def _first_of(settings: Settings, models: Models, temperature: float) -> Draftin
 
 def _adaptive(settings: Settings, models: Models, temperature: float) -> Drafting:
     parts = [MAKERS[name](settings, models, temperature) for name in settings.adaptive.modes]
-    target, sampling, rule = models.target, sampling_of(temperature), _rule(settings, temperature)
+    # Calibrated greedily, whatever the temperature: a rule takes little of a round.
     drafter, params = specjax.adapt(
-        target.target,
-        target.params,
+        models.target.target,
+        models.target.params,
         [part.drafter for part in parts],
         [part.params for part in parts],
-        sampling=sampling,
-        verifier=rule,
         acceptance=settings.adaptive.acceptance,
         fresh=settings.adaptive.fresh,
-        progress=lambda what: print(f"calibrating at temperature {temperature:g}", flush=True),
+        progress=lambda what: print(f"calibrating, {what}", flush=True),
     )
     learn = None
     if any(part.learn for part in parts):
@@ -395,7 +393,7 @@ def sampling_of(temperature: float) -> Sampling | None:
     return Sampling(temperature=temperature) if temperature else None
 
 
-def _rule(settings: Settings, temperature: float, name: str = "") -> Verifier:
+def _rule(settings: Settings, temperature: float, name: str) -> Verifier:
     if settings.synthetic_alpha is not None and name != PLAIN:
         return synthetic(settings.synthetic_alpha, greedy=temperature == 0)
     return verify.BY_NAME[settings.verifier] if temperature else verify.greedy

@@ -292,12 +292,7 @@ def _check(s: Settings) -> None:
 
 
 def _check_first_of(s: Settings) -> None:
-    _check_parts("first_of", s.first_of.modes, (PLAIN, "first_of", "adaptive"))
-    if "first_of" in s.drafting and "draft_model" in s.first_of.modes and not s.draft:
-        raise ValueError(
-            "config.first_of.modes holds 'draft_model', but config.draft is empty, and a copy of "
-            "the target is no drafter: give config.draft"
-        )
+    _check_parts(s, "first_of", (PLAIN, "first_of", "adaptive"))
     if s.first_of.n_min > s.ngram.n_max:
         raise ValueError(
             f"config.first_of.n_min={s.first_of.n_min} is above config.ngram.n_max="
@@ -306,17 +301,22 @@ def _check_first_of(s: Settings) -> None:
 
 
 def _check_adaptive(s: Settings) -> None:
-    _check_parts("adaptive", s.adaptive.modes, (PLAIN, "adaptive"))
+    _check_parts(s, "adaptive", (PLAIN, "adaptive"))
     results.share(**{"adaptive.acceptance": s.adaptive.acceptance})
     if not isinstance(s.adaptive.fresh, bool):
         raise ValueError(f"config.adaptive.fresh={s.adaptive.fresh!r}; it must be True or False")
 
 
-def _check_parts(kind: str, modes: tuple[str, ...], others: tuple[str, ...]) -> None:
+def _check_parts(s: Settings, kind: str, others: tuple[str, ...]) -> None:
     """The modes that one mode is made of."""
-    names = tuple(name for name in MAKERS if name not in others)
+    modes, names = getattr(s, kind).modes, tuple(name for name in MAKERS if name not in others)
     for name in modes:
         if name not in names:
             raise ValueError(f"config.{kind}.modes holds {name!r}; choose from {', '.join(names)}")
+    if kind in s.drafting and "draft_model" in modes and not s.draft:
+        raise ValueError(
+            f"config.{kind}.modes holds 'draft_model', but config.draft is empty, and a copy of "
+            "the target is no drafter: give config.draft"
+        )
     if not modes or len(set(modes)) != len(modes):
         raise ValueError(f"config.{kind}.modes={modes}; name some of {', '.join(names)}, each once")

@@ -243,7 +243,6 @@ class _Decoding:
 
     def __init__(self, run: Run):
         self._run, self._start = run, np.asarray(run.request.start)
-        self._end = np.asarray(run.request.end)
         self._seconds = 0.0
         self._full: tuple[float, int] | None = None  # when the first row was finished
         self.running = True
@@ -258,9 +257,9 @@ class _Decoding:
         length = np.asarray(state.length)  # waits for it
         self._seconds += time.perf_counter() - begun
         self._run = run._replace(state=state)
-        if self._full is None and np.any(length == self._end):
-            self._full = self._seconds, int(np.sum(length - self._start))
         reason = np.asarray(state.reason)
+        if self._full is None and np.any(reason != FinishReason.RUNNING):
+            self._full = self._seconds, int(np.sum(length - self._start))
         self.running = bool(np.any(reason == FinishReason.RUNNING))
 
     def finish(self, budget: int) -> Trial:

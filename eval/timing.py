@@ -168,7 +168,7 @@ class DraftClock:
         self._other = jnp.ones(size // 4, jnp.float32)
         self._count = 1
         self()  # compiles
-        self._count = int(np.clip(0.1 / max(self(), 1e-6), 3, _MOST_ROUNDS))
+        self._count = int(np.clip(0.03 / max(self(), 1e-6), 3, _MOST_ROUNDS))
 
     def __call__(self) -> float:
         """Seconds a round."""

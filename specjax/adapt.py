@@ -10,7 +10,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from specjax import costs, stats
-from specjax.adaptive import AdaptiveParams, Costs, adaptive
+from specjax.adaptive import AdaptiveParams, adaptive
+from specjax.by_cost import Costs
 from specjax.calibrate import calibrate
 from specjax.costs import CostTable
 from specjax.draft import Drafter
@@ -84,10 +85,19 @@ def adaptive_params(
 
 
 def _pass_seconds(tables: Sequence[CostTable], batch: int, context: float, width: int) -> float:
-    """The target's side at a width that some tables may lack: interpolated between theirs."""
+    """The target's side at a width that some tables may lack: interpolated between theirs.
+
+    Raises:
+      ValueError: no table has one so narrow.
+    """
     known = {
         own: table.target_seconds(batch, context, own) for table in tables for own in table.widths
     }
+    if width < min(known):
+        raise ValueError(
+            f"adaptive_params: the tables begin with passes of {min(known)} tokens, and the run "
+            f"has some of {width}: give calibrate widths=({width}, ...)"
+        )
     return float(np.interp(width, sorted(known), [known[own] for own in sorted(known)]))
 
 
@@ -95,7 +105,7 @@ def _expected(
     acceptance: float | Sequence[stats.Stats], drafters: Sequence[Drafter], nodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """``Costs.accepted`` and ``Costs.drafted``."""
-    if isinstance(acceptance, int | float):
+    if not isinstance(acceptance, Sequence):
         if not 0 <= acceptance <= 1:
             raise ValueError(f"adaptive_params: acceptance={acceptance}; it must be 0 to 1")
         shape = len(drafters), nodes
@@ -105,7 +115,7 @@ def _expected(
             f"adaptive_params: acceptance holds {len(acceptance)} stats for {len(drafters)} "
             "drafters; give one for each, or a number"
         )
-    accepted, drafted = np.full([2, len(drafters), nodes], _PRIOR)
+    accepted, drafted = np.full([len(drafters), nodes], _PRIOR), np.ones([len(drafters), nodes])
     for i, (seen, drafter) in enumerate(zip(acceptance, drafters, strict=True)):
         if seen.judged.shape[1] != drafter.num_nodes:
             raise ValueError(
@@ -156,6 +166,11 @@ def adapt(
     """
     if isinstance(drafters, Drafter):
         drafters, drafter_params = [drafters], [drafter_params]
+    if not isinstance(drafter_params, Sequence) or len(drafters) != len(drafter_params):
+        raise ValueError(
+            f"adapt: {len(drafters)} drafters need as many drafter_params in a list (None for a "
+            "drafter that takes none)"
+        )
     made, tables = adaptive(*drafters, policy=policy), []
     for drafter, own in zip(drafters, drafter_params, strict=True):
         # Passes as wide as they will be in the run, as far as this drafter's go.

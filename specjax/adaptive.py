@@ -11,34 +11,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from specjax.by_cost import Costs, by_cost
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import several
 from specjax.policies import Outcome, Policy
-
-
-class Costs(NamedTuple):
-    """What a policy decides by; all float32. D drafters, C contexts, N the longest draft.
-
-    Attributes:
-      contexts: ``[C]``, ascending numbers of filled slots.
-      target: ``[C, N+1]``, seconds of the target's side of a round whose longest draft has so many
-        tokens.
-      draft: ``[D, N+1]``, seconds of all drafters' side if this one drafts so many tokens and the
-        others only keep their states fresh; inf past its own longest draft.
-      accepted: ``[D, N]``, the share of rounds in which a draft token is right, given that all
-        before it were: what to expect at first. A token that isn't drafted isn't right.
-      drafted: ``[D, N]``, the share in which it is drafted at all, given that all before it were.
-    """
-
-    contexts: Array
-    target: Array
-    draft: Array
-    accepted: Array
-    drafted: Array
 
 
 class AdaptiveParams(NamedTuple):
@@ -93,8 +73,11 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     """
     if not drafters:
         raise ValueError("adaptive: no drafters; give at least one, such as eagle(config, 3)")
-    policy = policy or by_cost()
+    if policy is None:
+        return adaptive(*drafters, policy=by_cost())
     nodes = max(drafter.num_nodes for drafter in drafters)
+
+    lengths = np.array([drafter.num_nodes for drafter in drafters], np.int32)
 
     def own(params: Params) -> tuple[Params, Costs | None]:
         given = params.drafter
@@ -107,6 +90,13 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
             raise ValueError(
                 f"adaptive: the policy {policy.name!r} decides by costs, and drafter_params has "
                 "none; give adaptive_params the tables of calibrate"
+            )
+        wanted = len(drafters), nodes + 1
+        if given.costs is not None and given.costs.draft.shape != wanted:
+            raise ValueError(
+                f"adaptive: drafter_params has costs of {given.costs.draft.shape[0]} drafters and "
+                f"drafts of up to {given.costs.draft.shape[1] - 1} tokens; these are {wanted[0]} "
+                f"drafters of up to {nodes} tokens"
             )
         return params._replace(drafter=given.drafters), given.costs
 
@@ -122,11 +112,11 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     ) -> tuple[Draft, AdaptiveState, Any]:
         inner, costs = own(params)
         chosen, most = policy.choose(costs, state.policy, context)
-        most = jnp.minimum(limit, most)
+        most = jnp.minimum(jnp.minimum(limit, most), jnp.asarray(lengths)[chosen])
         draft, states = None, []
         for i, drafter in enumerate(drafters):
             mine = jnp.broadcast_to(chosen == i, most.shape)
-            allowed = jnp.where(mine, jnp.minimum(most, drafter.num_nodes), 0)
+            allowed = jnp.where(mine, most, 0)
             theirs, new, cache = drafter.propose(
                 several.own(inner, i), state.drafters[i], context, allowed
             )
@@ -158,200 +148,3 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     name = name if policy.needs_costs else f"{name} ({policy.name})"
     layers = several.layers(drafters)
     return Drafter(init, propose, update, nodes, layers, name, varies=True)
-
-
-class Counts(NamedTuple):
-    """What ``by_cost`` knows: counts that fade, float32. D drafters, N the longest draft.
-
-    Attributes:
-      right: ``[B, D, N]``, rounds in which the token was right.
-      could: ``[B, D, N]``, rounds in which it was asked for and all before it were right.
-      drafted: ``[B, D, N]``, rounds in which it was drafted.
-      asked: ``[B, D, N]``, rounds in which it was asked for and all before it were drafted.
-      silent: int32 ``[B, D]``, rounds since the drafter was asked for anything.
-      wait: int32 ``[B, D]``, how many of them there may be.
-    """
-
-    right: Array
-    could: Array
-    drafted: Array
-    asked: Array
-    silent: Array
-    wait: Array
-
-
-@cache
-def by_cost(
-    *,
-    memory: int = 48,
-    weight: float = 3.0,
-    probe_first: int = 16,
-    probe_last: int = 128,
-    probe_share: float = 0.005,
-) -> Policy:
-    """The drafter and the draft length that make most tokens a second, by costs and acceptance.
-
-    For each draft position a censored estimate: of the rounds in which the token was asked for and
-    all before it were right, the share in which it was right too. Counts fade by ``1 - 1 / memory``
-    a round. A row's estimate leans on the batch's, and that on what was expected at first, with
-    ``weight`` rounds each. Expected tokens of a row are one and the chance of each draft token;
-    expected seconds of a round go by the longest draft of the batch. A drafter that isn't asked
-    because drafting doesn't pay gets a try after ``probe_first`` rounds, twice as many after each
-    further one, up to ``probe_last``; later where a try is dear, so that tries take ``probe_share``
-    of the time at most; never where not even a draft that is all right would pay.
-
-    Args:
-      memory: rounds after which a count has faded to a third, at least 2.
-      weight: rounds that an expectation counts for, above 0.
-      probe_first: rounds until the first try, at least 1.
-      probe_last: the rounds until a try that they grow to, at least ``probe_first``.
-      probe_share: the share of the time that tries may take, above 0 and at most 1.
-
-    Raises:
-      ValueError: for values out of range.
-    """
-    if memory < 2:
-        raise ValueError(f"by_cost: memory={memory}; it must be at least 2 rounds")
-    if not 0 < weight < float("inf"):
-        raise ValueError(f"by_cost: weight={weight}; it must be above 0, and finite")
-    if not 1 <= probe_first <= probe_last:
-        raise ValueError(
-            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be 1 <= "
-            "probe_first <= probe_last"
-        )
-    if not 0 < probe_share <= 1:
-        raise ValueError(
-            f"by_cost: probe_share={probe_share}; it must be above 0 and at most 1, a share of the "
-            "time"
-        )
-    kept = 1 - 1 / memory
-
-    def init(batch: int, drafters: int, nodes: int) -> Counts:
-        zeros = jnp.zeros([batch, drafters, nodes], jnp.float32)
-        none = jnp.zeros([batch, drafters], jnp.int32)
-        return Counts(zeros, zeros, zeros, zeros, none, none + probe_first)
-
-    def choose(costs: Costs, state: Counts, context: Context) -> tuple[Array, Array]:
-        live = ~context.done
-        tokens, seconds = expectation(costs, state, context.length, live, weight)
-        speed = tokens / seconds
-        lengths = jnp.argmax(speed[:, 1:], 1).astype(jnp.int32) + 1  # the best, if it drafts
-
-        def at_best(values: Array) -> Array:
-            return jnp.take_along_axis(values, lengths[:, None], 1)[:, 0]
-
-        best = jnp.argmax(at_best(speed)).astype(jnp.int32)
-        plain = jnp.max(speed[:, 0])
-        pays = at_best(speed)[best] > plain
-        now = jnp.maximum(at_best(speed)[best], plain)
-        # Rows that took their place in the batch late wait for those that were there before.
-        silent, wait = (
-            jnp.max(jnp.where(live[:, None], x, 0), 0) for x in (state.silent, state.wait)
-        )
-        extra = at_best(seconds) / seconds[:, 0] - 1
-        due = (silent >= wait) & (silent.astype(jnp.float32) >= extra / probe_share)
-        most = jnp.arange(1, speed.shape[1] + 1, dtype=jnp.float32)
-        all_right = jnp.sum(live, dtype=jnp.float32) * most
-        due = due & (jnp.max(all_right / seconds, 1) > now)
-        chosen = jnp.where(jnp.any(due), jnp.argmax(due), best).astype(jnp.int32)
-        limit = jnp.where(pays | jnp.any(due), lengths[chosen], 0)
-        return chosen, jnp.broadcast_to(limit, context.length.shape)
-
-    def learn(costs: Costs, state: Counts, outcome: Outcome) -> Counts:
-        del costs
-        drafters = jnp.arange(state.silent.shape[1], dtype=jnp.int32)
-        mine = (drafters == outcome.drafter[:, None]) & (outcome.limit > 0)[:, None]
-        position = jnp.arange(state.right.shape[2], dtype=jnp.int32)
-
-        def reached(count: Array, position: Array) -> Array:
-            return position < count[:, None]
-
-        allowed = reached(outcome.limit, position)
-        before = position - 1
-        events = (
-            reached(outcome.accepted, position),
-            allowed & reached(outcome.accepted, before),
-            reached(outcome.drafted, position),
-            allowed & reached(outcome.drafted, before),
-        )
-        active = outcome.active[:, None]
-
-        def fade(counts: Array, event: Array) -> Array:
-            new = counts * jnp.float32(kept) + (mine[:, :, None] & event[:, None]).astype(
-                jnp.float32
-            )
-            return jnp.where(active[:, :, None], new, counts)
-
-        right, could, drafted, asked = map(fade, state[:4], events)
-        # A try that was due doubles the wait; being asked because it pays ends it.
-        tried = state.silent >= state.wait
-        longer = jnp.minimum(2 * state.wait, probe_last)
-        wait = jnp.where(mine, jnp.where(tried, longer, probe_first), state.wait)
-        silent = jnp.where(mine, 0, state.silent + 1)
-        silent = jnp.where(active, silent, state.silent)
-        return Counts(right, could, drafted, asked, silent, jnp.where(active, wait, state.wait))
-
-    return Policy(init, choose, learn, "by cost", needs_costs=True)
-
-
-def expectation(
-    costs: Costs, counts: Counts, length: Array, live: Array, weight: float
-) -> tuple[Array, Array]:
-    """Tokens and seconds of the batch's next round, by drafter and draft length.
-
-    Args:
-      costs: of the device.
-      counts: what past rounds brought.
-      length: int32 ``[B]``, the rows' lengths.
-      live: bool ``[B]``, rows that aren't finished.
-      weight: rounds that an expectation counts for.
-
-    Returns:
-      Two float32 ``[D, N+1]``; inf seconds where the drafter can't draft so much.
-    """
-    chance = estimate(counts.right, counts.could, costs.accepted, live, weight)
-    tokens = 1 + _running(jnp.cumprod(chance, 2))  # [B, D, N+1]
-    drafted = estimate(counts.drafted, counts.asked, costs.drafted, live, weight)
-    reach = jnp.where(live[:, None, None], jnp.cumprod(drafted, 2), 0)
-    longest = 1 - jnp.prod(1 - reach, 0)  # [D, N]: the chance that some row's draft goes so far
-    seconds = _seconds(costs, longest, jnp.max(jnp.where(live, length, 0)))
-    return jnp.sum(jnp.where(live[:, None, None], tokens, 0), 0), seconds
-
-
-def estimate(hits: Array, tries: Array, prior: Array, live: Array, weight: float) -> Array:
-    """Shares ``[B, D, N]``: a row's counts lean on the batch's, those on the prior ``[D, N]``.
-
-    What is expected of a position is at least what is known of the one before it: where a longer
-    draft was never tried, or long ago, hope makes it worth a try.
-    """
-    rows = live[:, None, None]
-    hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
-    right, of = jnp.sum(hits, 0), jnp.sum(tries, 0)
-    pooled: list[Array] = []
-    for position in range(prior.shape[1]):
-        hope = prior[:, position]
-        hope = jnp.maximum(hope, pooled[-1]) if pooled else hope
-        pooled.append((right[:, position] + weight * hope) / (of[:, position] + weight))
-    return (hits + weight * jnp.stack(pooled, 1)) / (tries + weight)
-
-
-def _seconds(costs: Costs, longest: Array, filled: Array) -> Array:
-    """Expected seconds ``[D, N+1]`` of a round by what the drafter is asked for.
-
-    A draft that ends before it took the work for one token more, which was too unsure to draft.
-    """
-    filled = filled.astype(jnp.float32)
-    at_filled = jax.vmap(lambda column: jnp.interp(filled, costs.contexts, column), 1)
-    target = at_filled(costs.target)  # [N+1]
-    count = target.shape[0]
-    asked, drafted = jnp.arange(count)[:, None], jnp.arange(count)[None]  # [N+1, 1], [1, N+1]
-    at_least = jnp.pad(longest, ((0, 0), (1, 0)), constant_values=1)[:, None]  # [D, 1, N+1]
-    more = jnp.pad(longest, ((0, 0), (0, 1)))[:, None]
-    chance = jnp.where(drafted < asked, at_least - more, jnp.where(drafted == asked, at_least, 0))
-    work = costs.draft[:, jnp.minimum(drafted + 1, asked)]  # [D, N+1, N+1]
-    return jnp.sum(jnp.where(chance > 0, chance * (target + work), 0), 2)
-
-
-def _running(terms: Array) -> Array:
-    """Sums of the first 0 to N terms of the last axis."""
-    return jnp.pad(jnp.cumsum(terms, -1), ((0, 0),) * (terms.ndim - 1) + ((1, 0),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -28,8 +29,9 @@ from specjax.verify import Verifier
 from specjax.warp import Sampling
 
 _SECONDS = 0.1  # what is timed at a time takes about as long, or three rounds
-_REPEATS = 5
+_REPEATS = 4
 _MOST = 30  # rounds at a time
+_REVISION = 1  # of what is timed: a new one makes the tables on disk forgotten
 
 
 def calibrate(
@@ -53,7 +55,7 @@ def calibrate(
     Whole rounds run back to back in one compiled loop, as in decoding; what the drafter takes is
     the difference to rounds in which nobody works for the draft, timed in turn. (Timed alone, a
     small head would stay in a processor's cache, and seem cheaper than it is.) A batch size takes
-    two compilations. The table is kept on disk by what it was measured on.
+    two compilations of the loop. The table is kept on disk by what it was measured on.
 
     Args:
       target: the model.
@@ -76,11 +78,8 @@ def calibrate(
     Raises:
       ValueError: for bad arguments, or a target's cache whose length can't be set.
     """
-    for name, values in (("batches", batches), ("contexts", contexts)):
-        least = 1 if name == "batches" else 2
-        values = list(values)
-        if not values or values != sorted(set(values)) or values[0] < least:
-            raise ValueError(f"{name}={values}; they must ascend from at least {least}")
+    batches = _ascending("batches", batches, 1)
+    contexts = _ascending("contexts", contexts, 2)
     validate.parts(target, drafter, verifier)
     dtype = jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype))
     key = jax.random.key(0)
@@ -90,12 +89,18 @@ def calibrate(
     rule = engine.verifier.name
     origin = costs.origin_of(target, params, drafter, drafter_params, dtype, rule)
     shape = tuple(batches), tuple(contexts), engine.widths
-    digest = hashlib.sha256(repr((origin, shape)).encode()).hexdigest()[:16]
+    filters = [
+        name
+        for name, value in zip(Sampling._fields, sampling or (), strict=False)
+        if value is not None
+    ]
+    digest = hashlib.sha256(repr((_REVISION, origin, shape, filters)).encode()).hexdigest()[:16]
     path = pathlib.Path(folder or cache_folder() / "costs") / f"{digest}.json"
     if path.exists() and not fresh:
-        table = costs.load(path)
-        table.check(origin)
-        return table
+        with contextlib.suppress(ValueError):  # a file that is none: measured again
+            table = costs.load(path)
+            table.check(origin)
+            return table
 
     few = {width - 1 for width in engine.widths} | {0, 1, 2, 4}
     drafts = tuple(sorted(n for n in few if n <= engine.num_nodes))
@@ -103,14 +108,26 @@ def calibrate(
     draft_s = np.zeros([len(batches), len(drafts)])
     for index, batch in enumerate(batches):
         progress(f"batch {batch}")
-        timed = _Clocks(
-            engine, Params(params, drafter_params), batch, max(contexts), contexts[0], dtype,
-            sampling or Sampling(), key,
+        clocks = _Clocks(
+            engine, Params(params, drafter_params), batch, contexts, dtype=dtype,
+            sampling=sampling or Sampling(), key=key,
         )  # fmt: skip
-        target_s[index], draft_s[index] = timed.measure(contexts, drafts)
+        target_s[index], draft_s[index] = clocks.measure(drafts)
     table = CostTable(origin, *shape, drafts, target_s, draft_s)
     table.save(path)
     return table
+
+
+def _ascending(name: str, values: Sequence[int], least: int) -> list[int]:
+    """The values as a list of ints.
+
+    Raises:
+      ValueError: they don't ascend from ``least`` on; names them.
+    """
+    numbers = [int(value) for value in values]
+    if not numbers or numbers != sorted(set(numbers)) or numbers[0] < least:
+        raise ValueError(f"{name}={numbers}; they must ascend from at least {least}")
+    return numbers
 
 
 class _Clocks:
@@ -121,8 +138,8 @@ class _Clocks:
         engine: Engine,
         params: Params,
         batch: int,
-        most: int,
-        filled: int,
+        contexts: Sequence[int],
+        *,
         dtype: Any,
         sampling: Sampling,
         key: Array,
@@ -130,36 +147,28 @@ class _Clocks:
         real = engine.drafter
         if real is not None and real.whole is not None:  # its drafts would end at once here
             engine = engine._replace(drafter=real.whole)
-        self.nodes = engine.num_nodes
-        vocab = engine.target.vocab_size
-        prompts = (np.arange(filled) + 17 * np.arange(batch)[:, None]) % vocab
+        nodes, vocab = engine.num_nodes, engine.target.vocab_size
+        prompts = (np.arange(contexts[0]) + 17 * np.arange(batch)[:, None]) % vocab
         run = start(
             engine.target, params.target, prompts, drafter=engine.drafter,
             drafter_params=params.drafter, max_new_tokens=1, sampling=sampling,
             verifier=engine.verifier, widths=engine.widths, dtype=dtype, key=key,
-            max_length=most + (_REPEATS * 8 + 1) * _MOST + self.nodes + 1,
+            max_length=contexts[-1] + (_MOST + 2) * (nodes + 1),
         )  # fmt: skip
-        self._params, self._request = params, run.request
-        self._engine, self._state = run.engine, run.state
-        self._idle = run.engine
-        self._idle_state = run.state
+        self._contexts, self._params, self._request = contexts, params, run.request
+        self._engine = self._idle = run.engine
+        self._state, self._fresh = run.state, jax.tree.map(jnp.copy, run.state.drafter)
         if run.engine.drafter is not None:
-            stand_in = _stand_in(self.nodes, run.engine.drafter.layers, _drawn(run))
+            drawn = _drawn(run)
+            stand_in = _stand_in(nodes, run.engine.drafter.layers, drawn)
             self._idle = run.engine._replace(drafter=stand_in)
-            probs = jnp.full([batch, self.nodes + 1, vocab], 1 / vocab, jnp.float32)
-            copied = jax.tree.map(jnp.copy, run.state._replace(drafter=()))
-            self._idle_state = copied._replace(drafter=probs if _drawn(run) else ())
+            self._q = jnp.full([batch, nodes + 1, vocab], 1 / vocab) if drawn else ()
 
-    def measure(
-        self, contexts: Sequence[int], drafts: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def measure(self, drafts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Seconds ``[contexts, widths]`` of the target's side, ``[drafts]`` of the drafter's."""
-        widths = self._idle.widths
-        self._target(contexts[0], widths[0] - 1, 3)  # compiles
-        one = self._target(contexts[0], widths[0] - 1, 3)
-        count = int(np.clip(_SECONDS / one, 3, _MOST))
-        if self._engine.drafter is not None:
-            self._whole(0, 1)  # compiles
+        widths, contexts = self._idle.widths, self._contexts
+        self._pairs(contexts[0], (0,), 3)  # compiles
+        count = int(np.clip(_SECONDS / self._target(contexts[0], 0, 3), 3, _MOST))
         target_s = np.zeros([_REPEATS, len(contexts), len(widths)])
         draft_s = np.zeros([_REPEATS, len(drafts)])
         for repeat in range(_REPEATS):
@@ -184,24 +193,33 @@ class _Clocks:
         return first, mine
 
     def _target(self, context: int, drafted: int, count: int) -> float:
-        at = jnp.full(self._idle_state.length.shape, context, jnp.int32)
-        cache = _at_length(self._idle_state.cache, at - 1)
-        state = self._idle_state._replace(length=at, cache=cache)
-        seconds, self._idle_state = self._time(self._idle, state, drafted, count)
-        if self._engine is self._idle:
-            self._state = self._idle_state
-        return seconds
+        drafter = () if self._engine.drafter is None else self._q
+        return self._time(self._idle, drafter, context, drafted, count)
 
     def _whole(self, drafted: int, count: int) -> float:
-        seconds, self._state = self._time(self._engine, self._state, drafted, count)
-        return seconds
+        fresh = jax.tree.map(jnp.copy, self._fresh)
+        return self._time(self._engine, fresh, self._contexts[0], drafted, count)
 
-    def _time(self, engine: Engine, state: State, drafted: int, count: int) -> tuple[float, State]:
-        numbers = jnp.asarray(drafted, jnp.int32), jnp.asarray(count, jnp.int32)
-        begun = time.perf_counter()
+    def _time(self, engine: Engine, drafter: Any, context: int, drafted: int, count: int) -> float:
+        """Seconds a round, from ``context`` slots on."""
+        at = jnp.full(self._state.length.shape, context, jnp.int32)
+        cache = _at_length(self._state.cache, at - 1)
+        state = self._state._replace(length=at, cache=cache, drafter=drafter)
+        # One round first: what is in the processor's caches, and what waits for a head to read it.
+        state = _rounds(engine, self._params, self._request, state, *_numbers(drafted, 1))
+        jax.block_until_ready(state)
+        numbers, begun = _numbers(drafted, count), time.perf_counter()
         state = _rounds(engine, self._params, self._request, state, *numbers)
         jax.block_until_ready(state)
-        return (time.perf_counter() - begun) / count, state
+        seconds = (time.perf_counter() - begun) / count
+        if engine is self._idle and self._engine.drafter is not None:
+            self._q = state.drafter
+        self._state = state._replace(drafter=())
+        return seconds
+
+
+def _numbers(*values: int) -> tuple[Array, ...]:
+    return tuple(jnp.asarray(value, jnp.int32) for value in values)
 
 
 @partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import pathlib
-import tempfile
 from typing import Any
 
 import jax
@@ -76,7 +75,8 @@ class CostTable:
             if values.shape != wanted:
                 raise ValueError(f"{name} has shape {values.shape}; the table's is {wanted}")
             if not (np.all(np.isfinite(values)) and np.all(values >= 0)):
-                raise ValueError(f"{name} holds {values.min()}; costs are finite, 0 or more")
+                worst = values[~(np.isfinite(values) & (values >= 0))][0]
+                raise ValueError(f"{name} holds {worst}; costs are finite, 0 or more")
 
     @property
     def num_nodes(self) -> int:
@@ -151,10 +151,14 @@ class CostTable:
         path = pathlib.Path(path)
         content = dataclasses.asdict(self)
         content |= {"target_s": self.target_s.tolist(), "draft_s": self.draft_s.tolist()}
+        text = json.dumps(content, indent=1)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as beside:
-            json.dump(content, beside, indent=1)
-        pathlib.Path(beside.name).replace(path)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(text)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> CostTable:
@@ -190,7 +194,8 @@ def origin_of(
 
 
 def _described(name: str, params: Any) -> str:
-    leaves = [(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(params)]
-    size = sum(int(np.prod(shape)) for shape, _ in leaves)
-    digest = hashlib.sha256(repr(leaves).encode()).hexdigest()[:8]
-    return f"{name} ({size / 1e6:.3g}M parameters, {digest})"
+    leaves = jax.tree.leaves(params)
+    shapes = [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
+    digest = hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
+    size = sum(leaf.nbytes for leaf in leaves)
+    return f"{name} ({size / 1e6:.3g} MB, {digest})"

@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 
     Attributes:
       active: bool ``[B]``, rows that took part.
-      drafter: int32 ``[]``, index of the one that was asked.
+      drafter: int32 ``[B]``, index of the one that was asked, the same in all rows.
       limit: int32 ``[B]``, the most it was asked for; 0: for nothing.
       drafted: int32 ``[B]``, the tokens it drafted.
       accepted: int32 ``[B]``, those that were kept.
@@ -40,10 +40,10 @@ class Policy(NamedTuple):
     Attributes:
       init: ``(batch, drafters, nodes) -> state``; every array's first axis is the batch.
       choose: ``(costs, state, context) -> (drafter [], limit [B])``, both int32; a limit above what
-        the drafter drafts means all of it. ``costs``: see ``adaptive.Costs``.
+        the drafter drafts means all of it. ``costs``: see ``by_cost.Costs``.
       learn: ``(costs, state, outcome) -> state``.
       name: for tables.
-      needs_costs: whether it asks for ``adaptive.Costs``.
+      needs_costs: whether it asks for ``by_cost.Costs``.
     """
 
     init: Callable[[int, int, int], Any]

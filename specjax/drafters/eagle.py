@@ -225,8 +225,10 @@ def eagle(
             min_prob=min_prob,
             max_entropy=max_entropy,
         )
-        # The outputs stay those of the last true entry: a round may commit nothing.
-        return draft, state._replace(cache=drafted.cache), context.cache
+        # A row is left where it stood before its draft: a round may commit nothing, and a row that
+        # wasn't asked was taken along by those that were.
+        cache = kv.rollback(drafted.cache, state.cache.length)
+        return draft, state._replace(cache=cache), context.cache
 
     def update(params: Params, state: EagleState, context: Context, record: Record) -> EagleState:
         # Only what was made from true features stays.

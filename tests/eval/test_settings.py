@@ -105,7 +105,7 @@ def test_a_bad_value_is_named(changes, message):
 
 
 def test_modes_that_are_measured_greedily_alone():
-    read = settings.read(config(modes=("plain", "prompt_lookup", "eagle")))
+    read = settings.read(config(modes=("plain", "prompt_lookup", "adaptive")))
     assert read.greedy_alone == {"prompt_lookup"}
     assert settings.read(config(modes=("plain", "prompt_lookup"))).greedy_alone == set()
     assert settings.read(config(sampled_modes=())).greedy_alone == set()

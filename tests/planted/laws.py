@@ -10,7 +10,8 @@ import numpy as np
 
 from eval import toy
 from specjax import Sampling, testing, verify
-from specjax.adaptive import AdaptiveParams, Costs, adaptive, by_cost
+from specjax.adaptive import AdaptiveParams, adaptive
+from specjax.by_cost import Costs, by_cost
 from specjax.drafters import (
     MedusaParams,
     corpus,

@@ -129,9 +129,10 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
         decided = jax.vmap(block_rule)(draft.tokens, draft.length, p, q, given)
         nodes = jnp.arange(1, p.shape[1], dtype=jnp.int32)
         at = [noise._replace(length=noise.length + node) for node in nodes]
-        u = jnp.concatenate([_RIGHT_UNIFORMS(one, 0, ACCEPT, 1) for one in at], 1)
+        none = jnp.zeros([p.shape[0], 0], p.dtype)
+        u = jnp.concatenate([none, *(_RIGHT_UNIFORMS(one, 0, ACCEPT, 1) for one in at)], 1)
         kept = u < jax.vmap(chances)(decided.stop)[:, 1:]
-        node = jnp.max(jnp.where(kept, nodes, 0), 1)
+        node = jnp.max(jnp.where(kept, nodes, 0), 1, initial=0)
         rest = jax.vmap(law.residual)(node, decided.weight, draft.tokens, p, q, given, draft.length)
         return Verdict(node, chain_path(p), keys.draw(rest, keys.uniforms(noise, 0, RESIDUAL, 2)))
 

@@ -1,0 +1,41 @@
+"""The command that calibrates: a table, a file that the plan reads, a plot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from configs import calibrate_smollm2
+from eval import calibrate
+from specjax import costs
+from tests.eval import tiny
+
+
+def test_a_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path / "cache"))
+    config = calibrate_smollm2.get_config()
+    config.update({"target": str(tiny.make_folder(tmp_path / "model")), "head": "", "k": 2})
+    config.update({"batches": (1, 2), "contexts": (8, 16)})
+    assert calibrate.run(config, tmp_path / "out") == []
+    table = costs.load(tmp_path / "out" / "costs.json")
+    assert table.batches == (1, 2) and "2 drafted" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert len(rows) == 2 * 2 * 3 and all(row["target_ms"] > 0 for row in rows)
+    assert (tmp_path / "out" / "costs.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"k": 0}, "config.k=0"),
+        ({"dtype": "int8"}, "config.dtype='int8'"),
+        ({"temperature": -1.0}, "config.temperature=-1.0"),
+    ],
+)
+def test_bad_input_is_named(tmp_path, changes, words: str) -> None:
+    config = calibrate_smollm2.get_config()
+    config.update(changes)
+    with pytest.raises(ValueError, match=words):
+        calibrate.run(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
