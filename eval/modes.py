@@ -128,13 +128,18 @@ class Head(NamedTuple):
         heads = self.config.num_heads if isinstance(self.config, MedusaConfig) else 3
         return min(3, heads)
 
-    def drafting(self, k: int, target_params: Any, min_prob: float = 0.0) -> Drafting:
-        """The drafter of k tokens a round, and its parameters."""
-        kind = HEADS[self.mode]
-        params = kind.params(self.config, self.weights, self.ids, target_params)
-        if not min_prob:
-            return Drafting(kind.drafter(self.config, k), params, always_k=True)
-        return Drafting(kind.drafter(self.config, k, min_prob=min_prob), params)
+    def params(self, target_params: Any) -> Any:
+        """Its drafter's parameters."""
+        return HEADS[self.mode].params(self.config, self.weights, self.ids, target_params)
+
+    def drafter(self, k: int, min_prob: float = 0.0) -> Drafter:
+        """The drafter of k tokens a round."""
+        make = HEADS[self.mode].drafter
+        return make(self.config, k, min_prob=min_prob) if min_prob else make(self.config, k)
+
+    def drafting(self, k: int, target_params: Any) -> Drafting:
+        """The drafter of always k tokens a round, and its parameters."""
+        return Drafting(self.drafter(k), self.params(target_params), always_k=True)
 
 
 class Models(NamedTuple):
@@ -145,12 +150,22 @@ class Models(NamedTuple):
       draft: the draft model and its parameters; None: a copy of the target.
       heads: the heads that modes ask for, by their names in ``HEADS``.
       corpus: the corpus table.
+      prepared: parameters on the device, by mode, for all the drafters that are made of them.
     """
 
     target: Chat
     draft: tuple[Target, Any] | None = None
     heads: Mapping[str, Head] = {}
     corpus: CorpusTable | None = None
+    prepared: dict[str, Any] | None = None
+
+    def params(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, made once."""
+        if self.prepared is None:
+            return make()
+        if name not in self.prepared:
+            self.prepared[name] = make()
+        return self.prepared[name]
 
 
 class Drafting(NamedTuple):
@@ -185,15 +200,16 @@ def _draft_model(settings: Settings, models: Models, temperature: float) -> Draf
 
 def _head(name: str, settings: Settings, models: Models, temperature: float) -> Drafting:
     del temperature
-    s = getattr(settings, name)
-    return models.heads[name].drafting(s.k, models.target.params, s.min_prob)
+    s, head = getattr(settings, name), models.heads[name]
+    params = models.params(name, lambda: head.params(models.target.params))
+    return Drafting(head.drafter(s.k, s.min_prob), params, always_k=not s.min_prob)
 
 
 def _corpus(settings: Settings, models: Models, temperature: float) -> Drafting:
     s = settings.corpus
     limits = {"min_prob": s.min_prob, "min_first": s.min_first, "min_count": s.min_count}
     drafter = corpus(s.k, sampled=s.sampled and temperature > 0, **limits)
-    return Drafting(drafter, corpus_params(models.corpus))
+    return Drafting(drafter, models.params("corpus", lambda: corpus_params(models.corpus)))
 
 
 def _suffix(settings: Settings, models: Models, temperature: float) -> Drafting:
@@ -293,7 +309,7 @@ def load(settings: Settings, dtype: Any) -> Models:
     table = None
     if "corpus" in settings.drafting:
         table = load_corpus(settings.corpus.folder, target)
-    return Models(target, draft, heads, table)
+    return Models(target, draft, heads, table, prepared={})
 
 
 def make(settings: Settings, models: Models) -> list[Mode]:

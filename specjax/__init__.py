@@ -2,7 +2,7 @@
 
 from specjax import drafters, policies, verify
 from specjax.adapt import adapt, adaptive_params
-from specjax.adaptive import adaptive
+from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.cache import KVCache
 from specjax.calibrate import calibrate
 from specjax.draft import Params
@@ -13,6 +13,7 @@ from specjax.target import Target
 from specjax.warp import Sampling
 
 __all__ = [
+    "AdaptiveParams",
     "FinishReason",
     "KVCache",
     "Params",

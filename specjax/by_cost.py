@@ -71,10 +71,10 @@ def by_cost(
 
     For each draft position a censored estimate: of the rounds in which the token was asked for and
     all before it were right, the share in which it was right too. Counts fade by ``1 - 1 / memory``
-    a round. A row's estimate leans on the batch's, that on what was seen in all (whose counts fade
-    only while the drafter is asked, and a sixteenth as fast), and that on what was expected at
-    first, with ``weight`` rounds each. Expected tokens of a row are one and the chance of each
-    draft token; expected seconds of a round go by the longest draft of the batch.
+    a round. A row's estimate leans on the other rows', those on what was seen before (by counts
+    that fade a sixteenth as fast, and only while the drafter is asked), and that on what was
+    expected at first, with ``weight`` rounds each. Expected tokens of a row are one and the chance
+    of each draft token; expected seconds of a round go by the longest draft of the batch.
 
     A drafter that isn't asked because drafting doesn't pay gets a try after ``probe_first`` rounds,
     twice as many after each further one, up to ``probe_last``; later where a try is dear, so that
@@ -204,18 +204,29 @@ def expectation(
 def estimate(hits: Array, tries: Array, prior: Array, live: Array, weight: float) -> Array:
     """Shares ``[B, D, N]`` from counts ``[B, 2, D, N]``; see ``by_cost``.
 
-    What is expected of a position, before anything is known of it, is at least what is known of the
-    one before it: hope makes a length that was never tried worth a try.
+    Nothing is counted twice: a row leans on the *other* rows, and all on what has faded from the
+    counts that fade soon. What is expected of a position, before anything is known of it, is at
+    least what is known of the one before it: hope makes a length that was never tried worth a try.
     """
     rows = live[:, None, None, None]
     hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
-    right, of = jnp.sum(hits, 0), jnp.sum(tries, 0)  # [2, D, N]
-    pooled: list[Array] = []
+
+    def split(counts: Array) -> tuple[Array, Array, Array]:
+        soon = counts[:, 0]
+        return soon, jnp.sum(soon, 0), jnp.maximum(jnp.sum(counts[:, 1] - soon, 0), 0)
+
+    right, all_right, old_right = split(hits)
+    of, all_of, old_of = split(tries)
+    shares: list[Array] = []
+    known = prior[:, 0]
     for n in range(prior.shape[1]):
-        hope = jnp.maximum(prior[:, n], pooled[-1]) if pooled else prior[:, n]
-        in_all = (right[1, :, n] + weight * hope) / (of[1, :, n] + weight)
-        pooled.append((right[0, :, n] + weight * in_all) / (of[0, :, n] + weight))
-    return (hits[:, 0] + weight * jnp.stack(pooled, 1)) / (tries[:, 0] + weight)
+        hope = jnp.maximum(prior[:, n], known)
+        in_all = (old_right[:, n] + weight * hope) / (old_of[:, n] + weight)
+        known = (all_right[:, n] + weight * in_all) / (all_of[:, n] + weight)
+        others = all_right[:, n] - right[:, :, n] + weight * in_all
+        others = others / (all_of[:, n] - of[:, :, n] + weight)
+        shares.append((right[:, :, n] + weight * others) / (of[:, :, n] + weight))
+    return jnp.stack(shares, 2)
 
 
 def _seconds(costs: Costs, longest: Array, filled: Array) -> Array:

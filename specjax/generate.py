@@ -100,7 +100,8 @@ def generate_many(
     stay the target's, and so do answers that no draft can change: greedy ones, and those of match
     and coupled verification. Under token and block verification at a temperature above 0 an
     answer's tokens then depend on what came before it, in this order and batch, though its law
-    doesn't: it is no longer the one ``specjax.sample`` gives for its key.
+    doesn't: it is no longer the one ``specjax.sample`` gives for its key. The same goes for
+    ``adaptive`` drafters, whose draft lengths a batch shares.
 
     Args:
       target: the model.

@@ -248,7 +248,12 @@ def test_expected_speed_is_the_enumerated_one(batch: int) -> None:
     rng = np.random.default_rng(5)
     costs = costs_of((1, 1.1, 1.3, 1.9), 0.07, accepted=0.4, drafted=0.7)
     could, asked = rng.uniform(1, 9, (2, batch, 2, 1, 3)).astype(np.float32)
+    could[:, 1], asked[:, 1] = could[:, 0] + could[:, 1], asked[:, 0] + asked[:, 1]
     right, drafted = could * rng.random(could.shape), asked * rng.random(could.shape)
+    right[:, 1], drafted[:, 1] = (
+        np.maximum(right[:, 0], right[:, 1]),
+        np.maximum(*drafted.swapaxes(0, 1)),
+    )
     counts = by_cost().init(batch, 1, 3)._replace(
         right=jnp.asarray(right, jnp.float32), could=jnp.asarray(could),
         drafted=jnp.asarray(drafted, jnp.float32), asked=jnp.asarray(asked),
@@ -257,14 +262,21 @@ def test_expected_speed_is_the_enumerated_one(batch: int) -> None:
     speed = expected_speed(costs, counts, length, live, 2.0)
 
     def leaning(hits: np.ndarray, tries: np.ndarray, prior: float) -> np.ndarray:
-        """Rows on the batch, that on all that was seen, that on the prior or the position before."""
-        (right, right_in_all), (of, of_in_all) = hits.sum(0)[:, 0], tries.sum(0)[:, 0]
-        pooled = np.zeros(3)
+        """Rows on the others, those on what was before, that on the prior or the position before."""
+        out, known = np.zeros([batch, 3]), prior
+        (right, seen_right), (of, seen_of) = (
+            hits[:, :, 0].swapaxes(0, 1),
+            tries[:, :, 0].swapaxes(0, 1),
+        )
         for n in range(3):
-            hope = max(prior, pooled[n - 1]) if n else prior
-            in_all = (right_in_all[n] + 2 * hope) / (of_in_all[n] + 2)
-            pooled[n] = (right[n] + 2 * in_all) / (of[n] + 2)
-        return ((hits[:, 0] + 2 * pooled) / (tries[:, 0] + 2))[:, 0]
+            old_right, old_of = ((x - y).sum(0)[n] for x, y in ((seen_right, right), (seen_of, of)))
+            before = (old_right + 2 * max(prior, known)) / (old_of + 2)
+            known = (right.sum(0)[n] + 2 * before) / (of.sum(0)[n] + 2)
+            for row in range(batch):
+                rest_right, rest_of = (np.delete(x[:, n], row).sum() for x in (right, of))
+                others = (rest_right + 2 * before) / (rest_of + 2)
+                out[row, n] = (right[row, n] + 2 * others) / (of[row, n] + 2)
+        return out
 
     want = expected_by_enumeration(costs, leaning(right, could, 0.4), leaning(drafted, asked, 0.7))
     np.testing.assert_allclose(speed[0], want, rtol=1e-5)
