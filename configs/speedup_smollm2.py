@@ -3,11 +3,11 @@
 make speedup, or
 python -m eval.speedup --config=configs/speedup_smollm2.py --workdir=runs/speedup
 
-Takes nine minutes on two CPU cores. Expected there, greedy, over all prompts: prompt lookup 1.2
-times as fast as plain decoding (3.9 in code edits, 2.3 in extraction, 1.0 in stories), suffix
-decoding 1.2, the corpus table 1.1, Medusa 1.1, the draft model 1.05, EAGLE-3 1.15 (1.45 in
-arithmetic), the first that is sure among lookup, corpus and EAGLE-3 1.3; every greedy output that
-of plain decoding. Few modes, and more of each:
+Takes ten minutes on two CPU cores. Expected there, greedy, over all prompts: prompt lookup 1.1 to
+1.2 times as fast as plain decoding (3.5 in code edits, 2 in extraction, 1.0 in stories), suffix
+decoding 1.2, the corpus table 1.1, Medusa 1.05, the draft model 1.0, EAGLE-3 1.1 (1.5 in
+arithmetic), the first that is sure among lookup, corpus and EAGLE-3 1.3, the same by measured cost
+1.2 to 1.3; every greedy output that of plain decoding. Few modes, and more of each:
 
     --config.modes="('plain', 'eagle')" --config.max_new_tokens=128
 """
