@@ -21,9 +21,10 @@ def test_a_drafter_is_timed_from_the_same_state_again_and_again(drafting, temper
     clock = timing.DraftClock(
         TARGET, TABLE, mode, [1, 2, 3, 4, 5], max_new_tokens=timing.draft_slots(mode.k)
     )
-    assert clock() > 0
+    least = 1e-9 if drafting is MODEL else 0  # a look-up takes less than clocks can tell
+    assert clock() >= least
     before = jax.device_get(clock._run.state)
-    assert clock() > 0
+    assert clock() >= least
     after = jax.device_get(clock._run.state)
     assert after.length == before.length == 5
     if drafting is MODEL:  # as after so many rounds of one token; the first one forgets them again
