@@ -147,4 +147,5 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     name = f"adaptive {' or '.join(drafter.name for drafter in drafters)}"
     name = name if policy.needs_costs else f"{name} ({policy.name})"
     layers = several.layers(drafters)
-    return Drafter(init, propose, update, nodes, layers, name, varies=True)
+    reads = any(drafter.reads_logits for drafter in drafters)
+    return Drafter(init, propose, update, nodes, layers, name, varies=True, reads_logits=reads)

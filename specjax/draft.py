@@ -54,7 +54,7 @@ class Record(NamedTuple):
     Attributes:
       draft: the draft that was verified.
       logits: float32 ``[B, N+1, V]`` of the target at each node (nodes past ``draft.length``: zeros
-        or leftovers).
+        or leftovers); None unless the drafter ``reads_logits``.
       features: ``[B, N+1, F]`` of the drafter's ``layers``, or None.
       verdict: what was kept.
       length: int32 ``[B]``, the rows' lengths after the commit (a cut at EOS or the budget can
@@ -62,7 +62,7 @@ class Record(NamedTuple):
     """
 
     draft: Draft
-    logits: Array
+    logits: Array | None
     features: Array | None
     verdict: Verdict
     length: Array
@@ -128,6 +128,7 @@ class Drafter(NamedTuple):
       varies: whether its drafts end anywhere, often after one token, so that narrow passes pay.
       whole: the same drafter without the threshold that ends its drafts early, if it has one: what
         is timed.
+      reads_logits: whether its update asks for the target's logits, ``Record.logits``.
     """
 
     init: Callable[..., Any]
@@ -138,3 +139,4 @@ class Drafter(NamedTuple):
     name: str = "drafter"
     varies: bool = False
     whole: Drafter | None = None
+    reads_logits: bool = False

@@ -141,9 +141,9 @@ def advance(
     active = ~state.done
     drafted = jnp.clip(draft.length, 0, engine.num_nodes)  # whatever a drafter claims
     draft = draft._replace(length=jnp.where(active, drafted, 0))
-    logits, no_law, features, cache, width = score(engine, params.target, state, draft)
     noise = noise or _noise(engine, request, state)
-    verdict = judge(engine, request, draft, logits, noise, width)
+    scored, cache, width = score(engine, params.target, request, state, draft, noise)
+    verdict, no_law, features, logits = scored
     committed, count, ended = _committed(request, state.length, draft, verdict)
     on_path = jnp.take_along_axis(no_law, verdict.path, 1)
     bad = jnp.any(on_path & (jnp.arange(on_path.shape[1], dtype=jnp.int32) < count[:, None]), 1)
@@ -174,37 +174,57 @@ def advance(
     )
 
 
+class Scored(NamedTuple):
+    """A draft as the target and the verifier see it.
+
+    Attributes:
+      verdict: the verifier's.
+      no_law: bool ``[B, N+1]``, nodes whose logits are no distribution. A draft that nobody accepts
+        may lead there (past an EOS, say): rules see zeros, and it only counts if a committed token
+        was drawn from it.
+      features: ``[B, N+1, F]`` of the drafter's layers, or None; zeros past the width.
+      logits: float32 ``[B, N+1, V]``, likewise, for a drafter that reads them; else None.
+    """
+
+    verdict: Verdict
+    no_law: Array
+    features: Array | None
+    logits: Array | None
+
+
 def score(
-    engine: Engine, params: Any, state: State, draft: Draft
-) -> tuple[Array, Array, Array | None, Any, Array]:
-    """Runs the target once over ``[pending, draft...]``.
+    engine: Engine, params: Any, request: Request, state: State, draft: Draft, noise: keys.Noise
+) -> tuple[Scored, Any, Array]:
+    """Runs the target once over ``[pending, draft...]``, and asks the verifier.
 
-    The pass takes the smallest of the engine's widths that holds the longest draft. Each width is a
-    loop of zero or one trips around the pass alone: a ``lax.switch`` would copy the whole cache
-    twice a round.
-
-    A draft that nobody accepts may lead where the target has no distribution (past an EOS, say):
-    rules see zeros there, and it only counts if a committed token was drawn from it.
+    The pass takes the smallest of the engine's widths that holds the longest draft, and the
+    verifier sees no more nodes than that: warping and rules go over the vocabulary at each. Each
+    width is a loop of zero or one trips: a ``lax.switch`` would copy the whole cache twice a round.
+    Logits stay in their trip, for a buffer of them for N + 1 nodes takes longer to fill than small
+    passes take.
 
     Returns:
-      logits float32 ``[B, N+1, V]`` (zeros past the width, and where they are no distribution),
-      bool ``[B, N+1]`` where that is, features ``[B, N+1, F]`` or None, the cache with the pass's
-      entries appended, and the index of the width used.
+      What came of it, the target's cache with the pass's entries appended, and the index of the
+      width used, int32 ``[]``.
     """
     apply, layers = engine.target.apply, engine.drafter.layers if engine.drafter else ()
+    wanted = engine.drafter is not None and engine.drafter.reads_logits
     pending = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, 1)
     tokens = jnp.concatenate([pending, draft.tokens], 1)
 
-    def run(width: int, cache: Any) -> tuple[Array, Array, Array | None, Any]:
+    def run(width: int, cache: Any) -> tuple[Scored, Any]:
         logits, features, cache = apply(params, tokens[:, :width], cache, layers=layers)
         logits = logits[:, :, : engine.target.vocab_size].astype(jnp.float32)
         no_law = _no_law(logits)
-        return jnp.where(no_law[:, :, None], 0, logits), no_law, features, cache
+        logits = jnp.where(no_law[:, :, None], 0, logits)
+        part, own = _cut(draft, noise, width)
+        verdict = engine.verifier.verify(part, logits, request.sampling, own)
+        return Scored(verdict, no_law, features, logits if wanted else None), cache
 
     if len(engine.widths) == 1:
         return *run(engine.widths[0], state.cache), jnp.zeros([], jnp.int32)
 
-    shapes = jax.eval_shape(lambda cache: run(engine.widths[-1], cache)[:3], state.cache)
+    shapes = jax.eval_shape(lambda cache: run(engine.widths[-1], cache)[0], state.cache)
     out = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
     needed = jnp.max(draft.length) + 1
     chosen = jnp.sum(needed > jnp.array(engine.widths, jnp.int32), dtype=jnp.int32)
@@ -214,62 +234,28 @@ def score(
 
         def trip(carry: tuple, width: int = width) -> tuple:
             _, out, cache = carry
-            *new, cache = run(width, cache)
-            out = jax.tree.map(lambda whole, part: whole.at[:, :width].set(part), out, tuple(new))
+            new, cache = run(width, cache)
+            out = jax.tree.map(_put_first, out, new)
             return jnp.zeros([], bool), out, cache
 
         _, out, cache = lax.while_loop(lambda carry: carry[0], trip, (chosen == index, out, cache))
-    return *out, cache, chosen
+    return out, cache, chosen
 
 
-def judge(
-    engine: Engine,
-    request: Request,
-    draft: Draft,
-    logits: Array,
-    noise: keys.Noise,
-    width: Array,
-) -> Verdict:
-    """Asks the verifier.
-
-    Warping and rules go over the vocabulary at every node, which takes a tenth of a pass for ten of
-    them: they see no more nodes than the pass had tokens. Like the pass, so that nothing of what
-    follows exists twice.
-
-    Args:
-      engine: the static half.
-      request: what the run was asked for.
-      draft: the draft.
-      logits: float32 ``[B, N+1, V]``.
-      noise: the round's.
-      width: int32 ``[]``, index of the pass's width.
-
-    Returns:
-      The verdict.
-    """
-    verify, nodes = engine.verifier.verify, engine.widths[-1]
-    if engine.verifier.greedy or len(engine.widths) == 1:
-        return verify(draft, logits, request.sampling, noise)
+def _cut(draft: Draft, noise: keys.Noise, width: int) -> tuple[Draft, keys.Noise]:
+    """The draft and the noise as far as a pass over ``width`` tokens goes."""
 
     def cut(x: Array | None, count: int) -> Array | None:
         return None if x is None else x[:, :count]
 
-    def run(width: int) -> Verdict:
-        tokens, given = draft.tokens[:, : width - 1], cut(draft.given, width - 1)
-        part = Draft(tokens, draft.length, cut(draft.probs, width), given)
-        own = noise._replace(gumbel=cut(noise.gumbel, width))
-        verdict = verify(part, logits[:, :width], request.sampling, own)
-        return verdict._replace(path=jnp.pad(verdict.path, ((0, 0), (0, nodes - width))))
+    tokens, given = draft.tokens[:, : width - 1], cut(draft.given, width - 1)
+    part = Draft(tokens, draft.length, cut(draft.probs, width), given)
+    return part, noise._replace(gumbel=cut(noise.gumbel, width))
 
-    shapes = jax.eval_shape(lambda: run(nodes))
-    verdict = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    for index, tokens in enumerate(engine.widths):
 
-        def trip(carry: tuple, tokens: int = tokens) -> tuple:
-            return jnp.zeros([], bool), run(tokens)
-
-        _, verdict = lax.while_loop(lambda carry: carry[0], trip, (width == index, verdict))
-    return verdict
+def _put_first(whole: Array, part: Array) -> Array:
+    """``part`` where it reaches along the nodes, which are the second axis if there is one."""
+    return part if part.ndim < 2 else whole.at[:, : part.shape[1]].set(part)
 
 
 def _noise(engine: Engine, request: Request, state: State) -> keys.Noise:

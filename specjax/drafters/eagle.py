@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -65,7 +65,8 @@ class EagleState(NamedTuple):
       cache: its keys and values, one layer.
       output: ``[B, W]``, what it says after the last slot, before the output matrix.
       hidden: ``[B, W]``, what it feeds back from there.
-      waiting: ``[B, M, F]``, the target's features of the slots that follow those of the cache.
+      waiting: ``[B, M, F]``, the target's features of the slots that follow those of the cache,
+        that of slot s at ``s % M``.
       skipped: int32 ``[B]``, slots that the cache will never hold.
     """
 
@@ -146,22 +147,24 @@ def eagle(
         return out[:, 0]
 
     def absorb(
-        params: Params, state: EagleState, follows: Array, features: Array, count: Array, chunk: int
+        params: Params,
+        state: EagleState,
+        piece: Callable[[Array], tuple[Array, Array]],
+        count: Array,
+        chunk: int,
     ) -> EagleState:
         """Appends ``count [B]`` entries made from true features, ``chunk`` slots a pass.
 
-        ``follows [B, M]`` are the tokens after the slots of ``features [B, M, F]``.
+        ``piece(numbers [chunk])`` gives the tokens that follow those of the new slots, and their
+        features.
         """
         start, offset = state.cache.length, jnp.arange(chunk, dtype=jnp.int32)
 
         def body(carry: tuple[Array, EagleState]) -> tuple[Array, EagleState]:
             done, state = carry
-            tokens, piece = (
-                jnp.take(x, done + offset, 1, mode="fill", fill_value=0)
-                for x in (follows, features)
-            )
+            tokens, features = piece(done + offset)
             done = done + chunk
-            ran = run(params, state, tokens, fuse(params, piece))
+            ran = run(params, state, tokens, fuse(params, features))
             return done, _settled(state, ran, start + jnp.minimum(count, done))
 
         carry = jnp.zeros([], jnp.int32), state
@@ -169,12 +172,18 @@ def eagle(
 
     def catch_up(params: Params, state: EagleState, context: Context, asked: Array) -> EagleState:
         """Reads what waits in the rows that are ``asked [B]``."""
-        first = state.cache.length + state.skipped
-        follows = first[:, None] + 1 + jnp.arange(state.waiting.shape[1], dtype=jnp.int32)
-        follows = jnp.take_along_axis(context.tokens, follows, 1, mode="fill", fill_value=0)
+        first, waiting = state.cache.length + state.skipped, state.waiting
         count = jnp.where(asked, context.length - 1 - first, 0)
+
+        def piece(numbers: Array) -> tuple[Array, Array]:
+            slots = first[:, None] + numbers
+            at = (slots % waiting.shape[1])[:, :, None]
+            follows = jnp.minimum(slots + 1, context.tokens.shape[1] - 1)  # the rest: not counted
+            tokens = jnp.take_along_axis(context.tokens, follows, 1)
+            return tokens, jnp.take_along_axis(waiting, at, 1)
+
         chunk = PANEL_ROWS if jax.default_backend() == "cpu" else 8  # a round brings few
-        return absorb(params, state, follows, state.waiting, count, chunk)
+        return absorb(params, state, piece, count, chunk)
 
     def init(params: Params, prefill: Prefill) -> EagleState:
         if not isinstance(params.drafter, EagleParams):
@@ -193,8 +202,14 @@ def eagle(
         room = max(WAITING, prefill.num_nodes + 1)
         waiting = jnp.zeros([batch, room, features.shape[-1]], features.dtype)
         none = jnp.zeros([batch], jnp.int32)
-        state, follows = EagleState(empty, zeros, zeros, waiting, none), prefill.tokens[:, 1:]
-        return absorb(params, state, follows, features, prefill.length - 1, prefill.chunk)
+        follows = prefill.tokens[:, 1:]
+
+        def piece(numbers: Array) -> tuple[Array, Array]:
+            take = partial(jnp.take, indices=numbers, axis=1, mode="fill", fill_value=0)
+            return take(follows), take(features)
+
+        state = EagleState(empty, zeros, zeros, waiting, none)
+        return absorb(params, state, piece, prefill.length - 1, prefill.chunk)
 
     def propose(
         params: Params, state: EagleState, context: Context, limit: Array
@@ -235,9 +250,13 @@ def eagle(
         all_known = context.length - 1 - state.skipped
         known = jnp.minimum(state.cache.length, all_known)
         features, new = cast(Array, record.features), record.length - context.length
-        waiting, dropped = _put(state.waiting, features, all_known - known, new)
-        cache = kv.rollback(state.cache, known)
-        return state._replace(cache=cache, waiting=waiting, skipped=state.skipped + dropped)
+        # The newest take the places of the oldest, where there are too many.
+        over = jnp.maximum(all_known - known + new - state.waiting.shape[1], 0)
+        return state._replace(
+            cache=kv.rollback(state.cache, known),
+            waiting=_put(state.waiting, features, context.length - 1, new),
+            skipped=state.skipped + over,
+        )
 
     name, varies = f"EAGLE-{config.version}", min_prob > 0 or max_entropy < math.inf
     whole = eagle(config, k, embed=embed) if varies else None
@@ -263,21 +282,12 @@ class _Attention:
         return attention.ungrouped(out, length)
 
 
-def _put(waiting: Array, features: Array, held: Array, count: Array) -> tuple[Array, Array]:
-    """Adds ``features[b, :count[b]]`` to the ``held[b]`` ones; those that came first make room.
-
-    Returns:
-      The features that wait, and how many went, ``[B]``.
-    """
-    room = waiting.shape[1]
-    dropped = jnp.maximum(held + count - room, 0)
-    kept = jnp.arange(room, dtype=jnp.int32) + dropped[:, None]
-    moved = lambda x: jnp.take_along_axis(x, kept[:, :, None], 1, mode="clip")  # noqa: E731
-    waiting = lax.cond(jnp.max(dropped) > 0, moved, lambda x: x, waiting)
-    offset = jnp.arange(features.shape[1], dtype=jnp.int32)
-    slots = jnp.where(offset < count[:, None], (held - dropped)[:, None] + offset, room)
+def _put(waiting: Array, features: Array, slot: Array, count: Array) -> Array:
+    """Puts ``features[b, :count[b]]`` at the places of the slots from ``slot[b]`` on."""
+    room, offset = waiting.shape[1], jnp.arange(features.shape[1], dtype=jnp.int32)
+    places = jnp.where(offset < count[:, None], (slot[:, None] + offset) % room, room)
     put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
-    return put(waiting, slots, features.astype(waiting.dtype)), dropped
+    return put(waiting, places, features.astype(waiting.dtype))
 
 
 def _settled(state: EagleState, ran: tuple[Array, Array, KVCache], length: Array) -> EagleState:

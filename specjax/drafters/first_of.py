@@ -68,7 +68,8 @@ def first_of(*drafters: Drafter) -> Drafter:
     if any(drafter.whole for drafter in drafters):
         whole = first_of(*(drafter.whole or drafter for drafter in drafters))
     layers = several.layers(drafters)
-    return Drafter(init, propose, update, most, layers, name, varies, whole)
+    reads = any(drafter.reads_logits for drafter in drafters)
+    return Drafter(init, propose, update, most, layers, name, varies, whole, reads)
 
 
 def learn_each(*learn: Callable[[Any, Sequence[int]], Any] | None) -> Callable[..., tuple]:
