@@ -146,26 +146,36 @@ def _proposing(change: Callable[[Draft, Any], Draft]) -> Parts:
     return {"drafter": turn}
 
 
-@FAULTS.add(laws.counted, block)
-def _(patch: pytest.MonkeyPatch) -> Parts:
-    """A token drawn from a corpus' counts is dropped because it turned out improbable."""
+def _dropping_improbable(least: float) -> Parts:
+    """A draft ends before the first token whose own q is not above ``least``."""
 
     def change(draft: Draft, context: Any) -> Draft:
         drawn = jnp.take_along_axis(draft.probs[:, :-1], draft.tokens[:, :, None], 2)[:, :, 0]
-        kept = jnp.sum(jnp.cumprod(drawn > 0.4, 1, dtype=jnp.int32), 1, dtype=jnp.int32)
+        kept = jnp.sum(jnp.cumprod(drawn > least, 1, dtype=jnp.int32), 1, dtype=jnp.int32)
         return draft._replace(length=jnp.minimum(draft.length, kept))
 
     return _proposing(change)
 
 
-@FAULTS.add(laws.unsure, token)
-def _(patch: pytest.MonkeyPatch) -> Parts:
-    """A corpus leaves the row to another drafter because of the token it drew."""
+def _silent_after_drawing() -> Parts:
+    """Nothing is drafted where the first token drawn is 1."""
     return _proposing(
         lambda draft, context: draft._replace(
             length=jnp.where(draft.tokens[:, 0] == 1, 0, draft.length)
         )
     )
+
+
+@FAULTS.add(laws.counted, block)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A token drawn from a corpus' counts is dropped because it turned out improbable."""
+    return _dropping_improbable(0.4)
+
+
+@FAULTS.add(laws.unsure, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A corpus leaves the row to another drafter because of the token it drew."""
+    return _silent_after_drawing()
 
 
 @FAULTS.add(laws.counted, token)
@@ -188,23 +198,13 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 @FAULTS.add(laws.controlled, token)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A controller sees the first token that was drawn, and decides that more doesn't pay."""
-    return _proposing(
-        lambda draft, context: draft._replace(
-            length=jnp.where(draft.tokens[:, 0] == 1, 0, draft.length)
-        )
-    )
+    return _silent_after_drawing()
 
 
 @FAULTS.add(laws.controlled, block)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A controller ends a draft after a token that turned out improbable, and drops that."""
-
-    def change(draft: Draft, context: Any) -> Draft:
-        drawn = jnp.take_along_axis(draft.probs[:, :-1], draft.tokens[:, :, None], 2)[:, :, 0]
-        kept = jnp.sum(jnp.cumprod(drawn > 0.3, 1, dtype=jnp.int32), 1, dtype=jnp.int32)
-        return draft._replace(length=jnp.minimum(draft.length, kept))
-
-    return _proposing(change)
+    return _dropping_improbable(0.3)
 
 
 def _reading(change: Callable[[Any], Any]) -> Parts:
