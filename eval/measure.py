@@ -31,14 +31,14 @@ class Trial(NamedTuple):
       repeat: its number; equal numbers of a prompt in two modes are a pair.
       decoding: the decoding.
       passes: seconds of a target pass, by width.
-      draft_s: seconds of the drafter's own work in a round of whole drafts; 0 without one, None
-        where it can't be timed apart.
+      drafts: seconds of the drafter's own work in a round of whole drafts, drafter by drafter
+        (see ``Mode.alone``).
     """
 
     repeat: int
     decoding: Decoding
     passes: dict[int, float]
-    draft_s: float | None
+    drafts: tuple[float, ...]
 
 
 class Cell(NamedTuple):
@@ -162,14 +162,14 @@ class Bench:
         self._clock = PassClock(target, params, sorted(widths), slots)
         # At one length, for what a drafter does hardly depends on it.
         middle = len(prompt) + budget_of(self._settings, self._plan[0][0]) // 2
-        self._draft_clocks = {}
+        self._draft_clocks: dict[Any, DraftClock] = {}
         for mode in self.modes:
-            if mode.drafter is not None and mode.timed:
-                # No token twice: where a lookup is silent, what stands behind it does its work.
-                budget = {"max_new_tokens": timing.draft_slots(mode.k)}
-                apart = list(range(min(middle, slots - budget["max_new_tokens"] - mode.k)))
-                clock = DraftClock(target, params, mode, apart, **budget, **self._arguments)
-                self._draft_clocks[mode] = clock
+            for one in mode.alone:
+                if _work(one) not in self._draft_clocks:
+                    budget = {"max_new_tokens": timing.draft_slots(one.k)}
+                    apart = list(range(min(middle, slots - budget["max_new_tokens"] - one.k)))
+                    clock = DraftClock(target, params, one, apart, **budget, **self._arguments)
+                    self._draft_clocks[_work(one)] = clock
         return seconds
 
     def run(self, done: Callable[[str], Any] = lambda name: None) -> list[Cell]:
@@ -202,15 +202,15 @@ class Bench:
         for repeat in range(max(self._repeats(prompt, mode) for mode in modes)):
             now = [mode for mode in modes if repeat < self._repeats(prompt, mode)]
             passes = self._clock(middle)
-            drafts = {
-                mode: self._draft_clocks[mode]() for mode in now if mode in self._draft_clocks
-            }
+            works = {mode: [_work(one) for one in mode.alone] for mode in now}
+            wanted = {work for own in works.values() for work in own}
+            drafts = {work: self._draft_clocks[work]() for work in wanted}
             # Each repeat begins with another mode: none profits from its place.
             shift = (index + repeat) % len(now)
             for mode in now[shift:] + now[:shift]:
                 decoding = self._decode(mode, ids, index, repeat, new)
-                draft_s = drafts.get(mode, 0.0 if mode.drafter is None else None)
-                trials[mode].append(Trial(repeat, decoding, passes, draft_s))
+                own = tuple(drafts[work] for work in works[mode])
+                trials[mode].append(Trial(repeat, decoding, passes, own))
                 done(prompt.name)
         streamed = prompt.name in ARTICLE or len(self._plan) <= len(ARTICLE)
         bursts = {
@@ -222,6 +222,7 @@ class Bench:
         }
         cells = [Cell(prompt, ids, mode, trials[mode], bursts[mode]) for mode in modes]
         for cell in cells:  # now, so that no prompt finds its own output
+            cell.mode.drafter_params = cell.trials[0].decoding.drafter_params
             if cell.mode.learn:
                 cell.mode.drafter_params = cell.mode.learn(cell.mode.drafter_params, cell.tokens)
         return cells
@@ -248,6 +249,12 @@ class Bench:
     def _key(self, index: int, repeat: int) -> jax.Array:
         """Noise of a prompt and repeat; the same in all modes and on all machines."""
         return jax.random.fold_in(jax.random.key(self._settings.seed), 1000 * index + repeat)
+
+
+def _work(mode: Mode) -> tuple[Any, ...]:
+    """What a round of whole drafts is, the same for modes that differ in thresholds only."""
+    assert mode.drafter is not None
+    return mode.drafter.whole or mode.drafter, mode.greedy
 
 
 def _wants_stream(mode: Mode, trials: Sequence[Trial], streamed: bool) -> bool:

@@ -58,8 +58,7 @@ class Mode:
       drafter_params: its parameters; of one that learns they change from prompt to prompt.
       learn: what it makes of a finished output: ``(drafter_params, tokens) -> drafter_params``.
       always_k: it drafts k tokens every round, whatever it finds.
-      timed: whether what it does in a round can be timed apart; of drafters in turn it depends on
-        who speaks, so it isn't where one of them takes its time.
+      parts: of a drafter made of several, each (``Drafter.parts``) and its parameters.
       is_copy: the draft model is the target once more: a check, and no speed-up.
     """
 
@@ -70,13 +69,24 @@ class Mode:
     drafter_params: Any = dataclasses.field(default=None, repr=False)
     learn: Learn | None = None
     always_k: bool = False
-    timed: bool = True
+    parts: tuple[Drafting, ...] = dataclasses.field(default=(), repr=False)
     is_copy: bool = False
 
     @property
     def greedy(self) -> bool:
         """Whether it takes the most probable token."""
         return self.temperature == 0
+
+    @property
+    def alone(self) -> list[Mode]:
+        """Its drafters, each as a mode of its own: one where it isn't made of several."""
+        if self.drafter is None or not self.parts:
+            return [self] if self.drafter else []
+        none = {"parts": (), "learn": None}
+        return [
+            dataclasses.replace(self, drafter=part.drafter, drafter_params=part.params, **none)
+            for part in self.parts
+        ]
 
     @property
     def k(self) -> int:
@@ -175,7 +185,7 @@ class Drafting(NamedTuple):
     params: Any = None
     learn: Learn | None = None
     always_k: bool = False
-    timed: bool = True
+    parts: tuple[Drafting, ...] = ()
     is_copy: bool = False
 
 
@@ -230,7 +240,11 @@ def _first_of(settings: Settings, models: Models, temperature: float) -> Draftin
 
     learn = learn_each(*(part.learn for part in parts)) if any(p.learn for p in parts) else None
     drafter, params = first_of(*drafters), tuple(part.params for part in parts)
-    return Drafting(drafter, params, learn, timed=drafter.whole is None)
+    return Drafting(drafter, params, learn, parts=_flat(parts))
+
+
+def _flat(parts: Sequence[Drafting]) -> tuple[Drafting, ...]:
+    return tuple(one for part in parts for one in part.parts or (part,))
 
 
 def _adaptive(settings: Settings, models: Models, temperature: float) -> Drafting:
@@ -252,7 +266,7 @@ def _adaptive(settings: Settings, models: Models, temperature: float) -> Draftin
         def learn(params: Any, tokens: Sequence[int]) -> Any:
             return params._replace(drafters=each(params.drafters, tokens))
 
-    return Drafting(drafter, params, learn, timed=False)
+    return Drafting(drafter, params, learn, parts=_flat(parts))
 
 
 class HeadKind(NamedTuple):

@@ -7,6 +7,8 @@ Columns are those of all evaluations; of their own these rows have:
   round is one target pass.
 * ``acceptance_rate_1`` and so on: accepted / judged at each position of the draft.
 * ``label``: the mode as tables and charts call it.
+* ``part_1``, ``asked_1`` and so on: of drafters in turn the name of each, and the share of rounds
+  in which the draft was its own (or it was the last that was asked, and had none).
 * ``prompts``, ``repeats``: how many are in the row.
 * ``margin``: at a first difference, the gap between plain decoding's two best logits.
 
@@ -125,6 +127,10 @@ def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: i
     }
     judged = sum(trial.decoding.stats.judged.sum(0) for trial in trials)
     accepted = sum(trial.decoding.stats.accepted.sum(0) for trial in trials)
+    for number, part in enumerate(mode.parts):
+        asked = sum(int(trial.decoding.stats.asked[0, number]) for trial in trials)
+        row[f"part_{number + 1}"] = part.drafter.name if part.drafter else None
+        row[f"asked_{number + 1}"] = _ratio(asked, counts["rounds"])
     for position in range(mode.k):
         rate = _ratio(int(accepted[position]), int(judged[position]))
         row[f"acceptance_rate_{position + 1}"] = rate
@@ -151,31 +157,40 @@ def pass_seconds(trial: Trial) -> float:
 
 
 def draft_cost(mode: Mode, trial: Trial) -> float | None:
-    """What a drafter does for one draft token, in units of a one-token target pass."""
-    if mode.drafter is None or trial.draft_s is None:
-        return None
-    return trial.draft_s / mode.k / trial.passes[1]
+    """What a drafter does for one draft token, in units of a one-token target pass.
 
-
-def draft_seconds(mode: Mode, trial: Trial) -> float | None:
-    """Seconds of the drafter's own work in an average round; None where that isn't known.
-
-    A draft that ends early has taken one guess more than it has tokens: the one that was too
-    improbable. Guesses are taken to cost the same each.
+    None for plain decoding, and for drafters in turn, whose tokens cost what their parts' do.
     """
-    if trial.draft_s is None or mode.drafter is None or mode.drafter.whole is None:
-        return trial.draft_s
-    drafted = int(trial.decoding.stats.drafted.sum()) / trial.decoding.rounds
-    return trial.draft_s * min(drafted + 1, mode.k) / mode.k
-
-
-def engine_overhead(mode: Mode, trial: Trial) -> float | None:
-    """The share of a round that is neither the target's pass nor the drafter's own work."""
-    draft_s = draft_seconds(mode, trial)
-    if draft_s is None:
+    if len(mode.alone) != 1:
         return None
+    return trial.drafts[0] / mode.k / trial.passes[1]
+
+
+def draft_seconds(mode: Mode, trial: Trial) -> float:
+    """Seconds of the drafters' own work in an average round.
+
+    Each part works in the rounds in which it was asked. A draft that ends early has taken one guess
+    more than it has tokens: the one that was too improbable; a look-up is one piece of work however
+    long its draft. Guesses are taken to cost the same each, and parts that were asked before the
+    one whose draft it is (look-ups, in any sensible order) nothing.
+    """
+    seen, seconds = trial.decoding.stats, 0.0
+    for number, (one, whole_s) in enumerate(zip(mode.alone, trial.drafts, strict=True)):
+        asked = int(seen.asked[0, number])
+        guesses = int(seen.drafted_by[0, number]) / asked if asked else 0
+        assert one.drafter is not None
+        if one.drafter.whole is not None:
+            guesses = min(guesses + 1, one.k)
+        elif one.drafter.varies or one.drafter is mode.drafter:
+            guesses = one.k
+        seconds += asked * whole_s * guesses / one.k
+    return seconds / trial.decoding.rounds
+
+
+def engine_overhead(mode: Mode, trial: Trial) -> float:
+    """The share of a round that is neither the target's pass nor the drafter's own work."""
     round_s = trial.decoding.decode_s / trial.decoding.rounds
-    return 1 - (pass_seconds(trial) + draft_s) / round_s
+    return 1 - (pass_seconds(trial) + draft_seconds(mode, trial)) / round_s
 
 
 def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
@@ -184,18 +199,17 @@ def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
     Of a drafter that drafts k tokens a round: ``theory.speedup``. Where drafts vary, tokens a round
     are 1 + alpha * judged / rounds, and a pass costs what the widths that were used cost.
     """
-    draft_s = draft_seconds(mode, trial)
-    if mode.drafter is None or draft_s is None:
+    if mode.drafter is None:
         return None
     counts, passes = trial.decoding.stats, trial.passes
     alpha = stats.acceptance_rate(counts)
     if math.isnan(alpha):
         alpha = 0.0
     if mode.always_k:
-        cost = draft_s / mode.k / passes[1]
+        cost = trial.drafts[0] / mode.k / passes[1]
         return theory.speedup(alpha, mode.k, cost, lambda width: passes[width] / passes[1])
     tokens = 1 + alpha * int(counts.judged.sum()) / trial.decoding.rounds
-    return tokens * passes[1] / (pass_seconds(trial) + draft_s)
+    return tokens * passes[1] / (pass_seconds(trial) + draft_seconds(mode, trial))
 
 
 def interval(ratios: Sequence[float], seed: int) -> tuple[float | None, float | None]:

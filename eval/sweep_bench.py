@@ -25,7 +25,7 @@ from specjax.costs import CostTable
 from specjax.draft import Drafter
 from specjax.loop import chosen_widths, decode_state
 from specjax.round import FinishReason
-from specjax.sample import Run, check_logits
+from specjax.sample import Run, check_logits, learned
 from specjax.stats import Stats
 
 if TYPE_CHECKING:
@@ -235,6 +235,8 @@ class Bench:
                 if one.running:
                     one.go_on(rounds)
             turn += 1
+        for mode, one in zip(modes, raced, strict=True):
+            mode.drafter_params = one.learned()  # of earlier repeats a batch knows what they saw
         return [one.finish(budget) for one in raced]
 
 
@@ -261,6 +263,10 @@ class _Decoding:
         if self._full is None and np.any(reason != FinishReason.RUNNING):
             self._full = self._seconds, int(np.sum(length - self._start))
         self.running = bool(np.any(reason == FinishReason.RUNNING))
+
+    def learned(self) -> Any:
+        """The drafter's parameters for the next batch."""
+        return learned(self._run)
 
     def finish(self, budget: int) -> Trial:
         """What came of it.

@@ -21,7 +21,7 @@ from eval.modes import Mode
 from specjax import decode, start, stream
 from specjax.draft import Context, Params, Record, Verdict
 from specjax.round import Engine, Request, State, propose
-from specjax.sample import check_logits
+from specjax.sample import check_logits, learned
 from specjax.stats import Stats
 from specjax.target import Cache, Target
 from specjax.verify.base import chain_path
@@ -36,6 +36,7 @@ class Decoding(NamedTuple):
       ttft_s: from the call to the end of the first round: prefill, and the first tokens.
       stats: the run's counters, as numpy arrays.
       widths: tokens of a target pass, one an entry of ``stats.widths``.
+      drafter_params: those for the next prompt, with what the drafter has learned.
     """
 
     tokens: list[int]
@@ -43,6 +44,7 @@ class Decoding(NamedTuple):
     ttft_s: float
     stats: Stats
     widths: tuple[int, ...]
+    drafter_params: Any = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -83,7 +85,8 @@ def run_once(
     # Not finish(): it pads to the budget, which is another program for every budget.
     tokens, length, stats = jax.device_get((run.state.tokens, run.state.length, run.state.stats))
     tokens = tokens[0, len(prompt) : length[0]].tolist()
-    return Decoding(tokens, ended - filled, first - begun, stats, run.engine.widths)
+    times = ended - filled, first - begun
+    return Decoding(tokens, *times, stats, run.engine.widths, learned(run))
 
 
 def stream_once(
@@ -163,6 +166,7 @@ class DraftClock:
     def __init__(
         self, target: Target, params: Any, mode: Mode, prompt: Sequence[int], **arguments: Any
     ):
+        """Of one part of a mode, ``mode`` is the mode with that drafter."""
         key = jax.random.key(0)
         arguments |= mode.arguments(key)
         if mode.drafter and mode.drafter.whole:  # an unsure one would end its drafts at once here

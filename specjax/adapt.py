@@ -77,8 +77,8 @@ def adaptive_params(
     for i, (drafter, table) in enumerate(zip(drafters, tables, strict=True)):
         for n in range(drafter.num_nodes + 1):
             draft[i, n] = table.draft_seconds(batch, n) + sum(idle) - idle[i]
-    accepted, drafted = _expected(acceptance, drafters, nodes)
-    numbers = contexts, np.array(by_width)[:, index], draft, accepted, drafted
+    expected = _expected(acceptance, drafters, nodes)
+    numbers = contexts, np.array(by_width)[:, index], draft, *expected
     return AdaptiveParams(
         tuple(drafter_params), Costs(*(jnp.asarray(x, jnp.float32) for x in numbers))
     )
@@ -103,19 +103,20 @@ def _pass_seconds(tables: Sequence[CostTable], batch: int, context: float, width
 
 def _expected(
     acceptance: float | Sequence[stats.Stats], drafters: Sequence[Drafter], nodes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """``Costs.accepted`` and ``Costs.drafted``."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``Costs.accepted``, ``Costs.drafted`` and ``Costs.seen``."""
     if not isinstance(acceptance, Sequence):
         if not 0 <= acceptance <= 1:
             raise ValueError(f"adaptive_params: acceptance={acceptance}; it must be 0 to 1")
         shape = len(drafters), nodes
-        return np.full(shape, float(acceptance)), np.ones(shape)
+        return np.full(shape, float(acceptance)), np.ones(shape), np.zeros((2, *shape))
     if len(acceptance) != len(drafters):
         raise ValueError(
             f"adaptive_params: acceptance holds {len(acceptance)} stats for {len(drafters)} "
             "drafters; give one for each, or a number"
         )
     accepted, drafted = np.full([len(drafters), nodes], _PRIOR), np.ones([len(drafters), nodes])
+    rounds = np.zeros([2, len(drafters), nodes])
     for i, (seen, drafter) in enumerate(zip(acceptance, drafters, strict=True)):
         if seen.judged.shape[1] != drafter.num_nodes:
             raise ValueError(
@@ -128,7 +129,8 @@ def _expected(
         n = drafter.num_nodes
         accepted[i, :n][some] = (right / np.maximum(before, 1))[some]
         drafted[i, :n][some] = (judged / np.maximum(before, 1))[some]
-    return accepted, drafted
+        rounds[:, i, :n] = before
+    return accepted, drafted, rounds
 
 
 def adapt(

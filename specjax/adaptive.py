@@ -120,11 +120,12 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
             theirs, new, cache = drafter.propose(
                 several.own(inner, i), state.drafters[i], context, allowed
             )
-            theirs = several.padded(theirs, nodes)
+            theirs = several.of_part(drafters, i, several.padded(theirs, nodes))
             draft = theirs if draft is None else several.either(mine, theirs, draft)
             states.append(new)
             context = context._replace(cache=cache)
-        assert draft is not None
+        assert draft is not None and draft.part is not None
+        draft = draft._replace(part=jnp.where(most > 0, draft.part, -1))
         asked = jnp.broadcast_to(chosen, most.shape)
         return draft, AdaptiveState(tuple(states), state.policy, asked, most), context.cache
 
@@ -144,8 +145,16 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
             policy=policy.learn(costs, state.policy, outcome),
         )
 
+    def learned(params: Params, state: AdaptiveState, rows: Array) -> AdaptiveParams:
+        inner, costs = own(params)
+        costs = policy.learned(costs, state.policy, rows) if policy.learned else costs
+        return AdaptiveParams(several.learned(drafters, inner, state.drafters, rows), costs)
+
     name = f"adaptive {' or '.join(drafter.name for drafter in drafters)}"
     name = name if policy.needs_costs else f"{name} ({policy.name})"
     layers = several.layers(drafters)
     reads = any(drafter.reads_logits for drafter in drafters)
-    return Drafter(init, propose, update, nodes, layers, name, varies=True, reads_logits=reads)
+    return Drafter(
+        init, propose, update, nodes, layers, name, True, None, reads, learned,
+        several.parts(drafters),
+    )  # fmt: skip

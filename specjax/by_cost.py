@@ -26,6 +26,7 @@ class Costs(NamedTuple):
         before it were: what to expect at first. A token that isn't drafted isn't right.
       drafted: ``[D, N]``, the share in which it is drafted at all, given that all before it were
         (where that comes from an earlier run's ``stats``: given that they were right).
+      seen: ``[2, D, N]``, the rounds that these two shares come from; 0: from nothing but hope.
     """
 
     contexts: Array
@@ -33,6 +34,7 @@ class Costs(NamedTuple):
     draft: Array
     accepted: Array
     drafted: Array
+    seen: Array
 
 
 class Counts(NamedTuple):
@@ -73,8 +75,10 @@ def by_cost(
     all before it were right, the share in which it was right too. Counts fade by ``1 - 1 / memory``
     a round. A row's estimate leans on the other rows', those on what was seen before (by counts
     that fade a sixteenth as fast, and only while the drafter is asked), and that on what was
-    expected at first, with ``weight`` rounds each. Expected tokens of a row are one and the chance
-    of each draft token; expected seconds of a round go by the longest draft of the batch.
+    expected at first, with ``weight`` rounds each. What a run has seen is what the next one may
+    expect (``Drafter.learned``), of the last sixteen times ``memory`` rounds. Expected
+    tokens of a row are one and the chance of each draft token; expected seconds of a round go by
+    the longest draft of the batch.
 
     A drafter that isn't asked because drafting doesn't pay gets a try after ``probe_first`` rounds,
     twice as many after each further one, up to ``probe_last``; later where a try is dear, so that
@@ -174,7 +178,24 @@ def by_cost(
         silent = jnp.where(active, silent, state.silent)
         return Counts(right, could, drafted, asked, silent, jnp.where(active, wait, state.wait))
 
-    return Policy(init, choose, learn, "by cost", needs_costs=True)
+    def learned(costs: Costs, state: Counts, rows: Array) -> Costs:
+        own = rows[:, None, None]
+        right, could, drafted, asked = (
+            jnp.sum(jnp.where(own, counts[:, 1], 0), 0) for counts in state[:4]
+        )
+
+        def share(before: Array, seen: Array, hits: Array, tries: Array) -> Array:
+            base = jnp.maximum(seen, weight)
+            return (base * before + hits) / (base + tries)
+
+        tries = jnp.stack([could, asked])
+        return costs._replace(
+            accepted=share(costs.accepted, costs.seen[0], right, could),
+            drafted=share(costs.drafted, costs.seen[1], drafted, asked),
+            seen=jnp.minimum(costs.seen + tries, 16 * memory),
+        )
+
+    return Policy(init, choose, learn, "by cost", needs_costs=True, learned=learned)
 
 
 def expectation(
@@ -192,21 +213,23 @@ def expectation(
     Returns:
       Two float32 ``[D, N+1]``; inf seconds where the drafter can't draft so much.
     """
-    chance = estimate(counts.right, counts.could, costs.accepted, live, weight)
+    chance = estimate(counts.right, counts.could, costs.accepted, costs.seen[0], live, weight)
     tokens = 1 + _running(jnp.cumprod(chance, 2))  # [B, D, N+1]
-    drafted = estimate(counts.drafted, counts.asked, costs.drafted, live, weight)
+    drafted = estimate(counts.drafted, counts.asked, costs.drafted, costs.seen[1], live, weight)
     reach = jnp.where(live[:, None, None], jnp.cumprod(drafted, 2), 0)
     longest = 1 - jnp.prod(1 - reach, 0)  # [D, N]: the chance that some row's draft goes so far
     seconds = _seconds(costs, longest, jnp.max(jnp.where(live, length, 0)))
     return jnp.sum(jnp.where(live[:, None, None], tokens, 0), 0), seconds
 
 
-def estimate(hits: Array, tries: Array, prior: Array, live: Array, weight: float) -> Array:
+def estimate(
+    hits: Array, tries: Array, prior: Array, seen: Array, live: Array, weight: float
+) -> Array:
     """Shares ``[B, D, N]`` from counts ``[B, 2, D, N]``; see ``by_cost``.
 
     Nothing is counted twice: a row leans on the *other* rows, and all on what has faded from the
-    counts that fade soon. What is expected of a position, before anything is known of it, is at
-    least what is known of the one before it: hope makes a length that was never tried worth a try.
+    counts that fade soon. What is expected of a position that was never seen is at least what is
+    known of the one before it: hope makes a length that was never tried worth a try.
     """
     rows = live[:, None, None, None]
     hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
@@ -220,7 +243,7 @@ def estimate(hits: Array, tries: Array, prior: Array, live: Array, weight: float
     shares: list[Array] = []
     known = prior[:, 0]
     for n in range(prior.shape[1]):
-        hope = jnp.maximum(prior[:, n], known)
+        hope = jnp.maximum(prior[:, n], jnp.where(seen[:, n] > 0, 0, known))
         in_all = (old_right[:, n] + weight * hope) / (old_of[:, n] + weight)
         known = (all_right[:, n] + weight * in_all) / (all_of[:, n] + weight)
         others = all_right[:, n] - right[:, :, n] + weight * in_all

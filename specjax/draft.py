@@ -25,12 +25,15 @@ class Draft(NamedTuple):
         drawn from; None when every token was given (chosen without drawing). Rows from ``length``
         on may hold anything.
       given: bool ``[B, N]`` or None, the nodes of a mixed draft that were chosen without drawing.
+      part: int32 ``[B]`` or None: of a drafter made of several, the index in ``Drafter.parts`` of
+        the one whose draft this is, or that was asked last if none had one; -1: nobody was asked.
     """
 
     tokens: Array
     length: Array
     probs: Array | None = None
     given: Array | None = None
+    part: Array | None = None
 
 
 class Verdict(NamedTuple):
@@ -129,6 +132,10 @@ class Drafter(NamedTuple):
       whole: the same drafter without the threshold that ends its drafts early, if it has one: what
         is timed.
       reads_logits: whether its update asks for the target's logits, ``Record.logits``.
+      learned: ``(params, state, rows) -> drafter_params``, those of the next run, with what it has
+        learned in these rows (bool ``[B]``) of this one; of the same structure, shapes and dtypes.
+        None: it learns nothing that outlasts a run.
+      parts: the drafters it is made of, if it is made of several.
     """
 
     init: Callable[..., Any]
@@ -140,3 +147,5 @@ class Drafter(NamedTuple):
     varies: bool = False
     whole: Drafter | None = None
     reads_logits: bool = False
+    learned: Callable[..., Any] | None = None
+    parts: tuple[Drafter, ...] = ()

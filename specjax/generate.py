@@ -21,6 +21,7 @@ from specjax.loop import (
     cache_dtype,
     chunk_size,
     decode_state,
+    learned_params,
     prefilled,
     prepare,
 )
@@ -101,7 +102,8 @@ def generate_many(
     and coupled verification. Under token and block verification at a temperature above 0 an
     answer's tokens then depend on what came before it, in this order and batch, though its law
     doesn't: it is no longer the one ``specjax.sample`` gives for its key. The same goes for
-    ``adaptive`` drafters, whose draft lengths a batch shares.
+    ``adaptive`` drafters, whose draft lengths a batch shares, and which keep what they have learned
+    in a row when it takes its next prompt.
 
     Args:
       target: the model.
@@ -225,6 +227,12 @@ class _Rows:
             _check_learned(before, after)
             self._params = self._params._replace(drafter=after)
 
+    def _keep_learned(self, rows: list[int]) -> None:
+        """What the drafter itself has learned in rows that are about to be refilled."""
+        ended = jnp.zeros(len(self._prompt), bool).at[np.array(rows)].set(True)
+        after = learned_params(self._engine, self._params, self._state.drafter, ended)
+        self._params = self._params._replace(drafter=after)
+
     def _fill(self, prompts: Iterator[Prompt]) -> None:
         """Gives the free rows their next prompts, a few rows at a time."""
         free = [row for row, number in enumerate(self._prompt) if number is None]
@@ -283,6 +291,7 @@ class _Rows:
         tokens, length, counted = jax.device_get(
             (self._state.tokens, self._state.length, self._state.stats)
         )
+        self._keep_learned(rows)
         out, bad = [], None
         for row in rows:
             number = self._prompt[row]

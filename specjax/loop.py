@@ -61,7 +61,7 @@ def prefilled(
         reason=jnp.zeros([batch], jnp.int32),
         cache=cache,
         drafter=drafter.init(params, given) if drafter else (),
-        stats=stats.init(batch, engine.num_nodes, len(engine.widths)),
+        stats=stats.init(batch, engine.num_nodes, engine.num_parts, len(engine.widths)),
     )
 
 
@@ -85,6 +85,19 @@ def decode_state(
         return carry[0] + 1, run_round(engine, params, request, carry[1])
 
     return lax.while_loop(running, body, (jnp.zeros([], jnp.int32), state))[1]
+
+
+def learned_params(engine: Engine, params: Params, state: Any, rows: Array) -> Any:
+    """The drafter's parameters with what it has learned in ``rows [B]``: ``Drafter.learned``."""
+    if engine.drafter is None or engine.drafter.learned is None:
+        return params.drafter
+    return _learned(engine.drafter, params, state, rows)
+
+
+@partial(jax.jit, static_argnums=(0,))
+def _learned(drafter: Drafter, params: Params, state: Any, rows: Array) -> Any:
+    assert drafter.learned is not None
+    return drafter.learned(params, state, rows)
 
 
 def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:

@@ -44,6 +44,8 @@ class Policy(NamedTuple):
       learn: ``(costs, state, outcome) -> state``.
       name: for tables.
       needs_costs: whether it asks for ``by_cost.Costs``.
+      learned: ``(costs, state, rows) -> costs``, what the next run may expect after these rows
+        (bool ``[B]``) of this one; None: as much as before.
     """
 
     init: Callable[[int, int, int], Any]
@@ -51,6 +53,7 @@ class Policy(NamedTuple):
     learn: Callable[[Any, Any, Outcome], Any]
     name: str
     needs_costs: bool = False
+    learned: Callable[[Any, Any, Array], Any] | None = None
 
 
 FIRST = 0  # the drafter that policies without a choice among several ask

@@ -52,6 +52,11 @@ class Engine(NamedTuple):
         """N, the most a row drafts in a round."""
         return self.drafter.num_nodes if self.drafter else 0
 
+    @property
+    def num_parts(self) -> int:
+        """P, the drafters that the drafter is made of."""
+        return max(len(self.drafter.parts), 1) if self.drafter else 0
+
 
 class Request(NamedTuple):
     """What a run was asked for; constant through it.
@@ -162,6 +167,7 @@ def advance(
             drafted=draft.length,
             accepted=verdict.accepted,
             emitted=count,
+            part=draft.part,
             width=width,
         ),
     )

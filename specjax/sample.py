@@ -18,6 +18,7 @@ from specjax.loop import (
     cache_dtype,
     chunk_size,
     decode_state,
+    learned_params,
     prefilled,
     prepare,
 )
@@ -36,12 +37,15 @@ class SampleOutput(NamedTuple):
       lengths: int32 ``[B]``, tokens emitted; an EOS counts.
       finish_reason: int32 ``[B]``, of ``FinishReason``.
       stats: counters.
+      drafter_params: those to give the next run: of a drafter that learns (``adaptive``) with what
+        it has learned, else as they were.
     """
 
     tokens: Array
     lengths: Array
     finish_reason: Array
     stats: Stats
+    drafter_params: Any = None
 
 
 class Run(NamedTuple):
@@ -214,7 +218,14 @@ def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
         # Copies: the state itself is used up when the run is decoded further.
         finish_reason=jnp.copy(run.state.reason),
         stats=jax.tree.map(jnp.copy, run.state.stats),
+        drafter_params=learned(run),
     )
+
+
+def learned(run: Run) -> Any:
+    """The drafter's parameters for the next run; see ``SampleOutput``."""
+    rows = jnp.ones(run.state.length.shape, bool)
+    return learned_params(run.engine, run.params, run.state.drafter, rows)
 
 
 def check_logits(run: Run) -> None:

@@ -17,6 +17,9 @@ class Stats(NamedTuple):
       drafted: ``[B]``, draft tokens submitted.
       judged: ``[B, N]`` by position: a round judges min(accepted + 1, drafted) of them.
       accepted: ``[B, N]`` by position; by the verifier, before any cut at an EOS.
+      asked: ``[B, P]``, rounds of which each part was asked for the draft (``Draft.part``); all
+        rounds where there is only one.
+      drafted_by: ``[B, P]``, the draft tokens of each part.
       widths: ``[W]``, target passes of the batch at each width.
     """
 
@@ -25,17 +28,28 @@ class Stats(NamedTuple):
     drafted: Array
     judged: Array
     accepted: Array
+    asked: Array
+    drafted_by: Array
     widths: Array
 
 
-def init(batch: int, nodes: int, widths: int) -> Stats:
+def init(batch: int, nodes: int, parts: int, widths: int) -> Stats:
     """All counters at zero."""
-    row, by_position = jnp.zeros([batch], jnp.int32), jnp.zeros([batch, nodes], jnp.int32)
-    return Stats(row, row, row, by_position, by_position, jnp.zeros([widths], jnp.int32))
+    row, by_position, by_part, by_width = (
+        jnp.zeros(shape, jnp.int32) for shape in ([batch], [batch, nodes], [batch, parts], [widths])
+    )
+    return Stats(row, row, row, by_position, by_position, by_part, by_part, by_width)
 
 
 def count(
-    stats: Stats, *, active: Array, drafted: Array, accepted: Array, emitted: Array, width: Array
+    stats: Stats,
+    *,
+    active: Array,
+    drafted: Array,
+    accepted: Array,
+    emitted: Array,
+    part: Array | None,
+    width: Array,
 ) -> Stats:
     """Adds one round.
 
@@ -45,6 +59,7 @@ def count(
       drafted: int32 ``[B]``, draft tokens submitted.
       accepted: int32 ``[B]``, draft tokens the verifier kept.
       emitted: int32 ``[B]``, tokens committed.
+      part: int32 ``[B]``, whose draft it was; see ``Draft``.
       width: int32 ``[]``, index of the width the pass ran at.
 
     Returns:
@@ -54,12 +69,16 @@ def count(
     row = active[:, None]
     ones = active.astype(jnp.int32)
     judged = jnp.minimum(accepted + 1, drafted)
+    parts = jnp.arange(stats.asked.shape[1], dtype=jnp.int32)
+    mine = (parts == (0 if part is None else part[:, None])) & row
     return Stats(
         rounds=stats.rounds + ones,
         emitted=stats.emitted + ones * emitted,
         drafted=stats.drafted + ones * drafted,
         judged=stats.judged + (row & (position < judged[:, None])).astype(jnp.int32),
         accepted=stats.accepted + (row & (position < accepted[:, None])).astype(jnp.int32),
+        asked=stats.asked + mine.astype(jnp.int32),
+        drafted_by=stats.drafted_by + jnp.where(mine, drafted[:, None], 0),
         widths=stats.widths.at[width].add(1),
     )
 

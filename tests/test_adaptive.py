@@ -14,9 +14,9 @@ import pytest
 import specjax
 from specjax import Sampling, policies, testing, verify
 from specjax.adaptive import AdaptiveParams, adaptive
-from specjax.by_cost import Costs, by_cost, estimate, expectation
+from specjax.by_cost import Costs, Counts, by_cost, estimate, expectation
 from specjax.draft import Context
-from specjax.drafters import draft_model, ngram
+from specjax.drafters import draft_model, first_of, ngram
 from specjax.loop import decode_state
 from specjax.policies import Outcome
 from tests import support
@@ -46,6 +46,7 @@ def costs_of(
         *(jnp.asarray(x, jnp.float32) for x in ([10], passes[None], draft)),
         jnp.full(shape, accepted, jnp.float32),
         jnp.full(shape, drafted, jnp.float32),
+        jnp.zeros((2, *shape), jnp.float32),
     )
 
 
@@ -213,7 +214,8 @@ def test_the_estimate_is_the_acceptance_rate(alpha: float) -> None:
         outcome = Outcome(jnp.ones([rows], bool), zeros, limits, limits, accepted)
         state = policy.learn(FLAT, state, outcome)
     prior = jnp.full([1, K], 0.5)
-    shares = estimate(state.right, state.could, prior, jnp.ones([rows], bool), 1.0)
+    unseen, live = jnp.zeros([1, K]), jnp.ones([rows], bool)
+    shares = estimate(state.right, state.could, prior, unseen, live, 1.0)
     tries = np.asarray(state.could[:, 0].sum((0, 1)))
     for position in range(K):
         error = 5 * np.sqrt(alpha * (1 - alpha) / tries[position])
@@ -374,6 +376,91 @@ def test_one_that_could_be_better_is_tried_now_and_then() -> None:
         accepts = lambda *_, right=right: right  # noqa: E731
         asked = [who for who, _ in run_policy(policy, costs, accepts, 60, drafters=2)]
         assert np.flatnonzero(asked).tolist() == tries
+
+
+def counts_after(limits: list[int], accepted: list[int], rows: int = 1) -> Counts:
+    """What a policy that hardly forgets has counted after these rounds, of whole drafts."""
+    policy = by_cost(memory=10**6)
+    state = policy.init(rows, 1, K)
+    for limit, right in zip(limits, accepted, strict=True):
+        numbers = (jnp.full([rows], x, jnp.int32) for x in (0, limit, limit, right))
+        state = policy.learn(FLAT, state, Outcome(jnp.ones([rows], bool), *numbers))
+    return state
+
+
+def test_the_next_run_expects_what_this_one_saw() -> None:
+    """Shares of all rounds seen, hope counting for three; positions never asked keep theirs."""
+    policy = by_cost(memory=10**6, weight=3.0)
+    counts = counts_after([2, 2, 2, 1], [2, 1, 0, 1], rows=2)
+    learned = policy.learned(FLAT, counts, jnp.array([True, False]))
+    np.testing.assert_allclose(learned.accepted[0, :3], [4.8 / 7, 2.8 / 5, 0.6], rtol=1e-4)
+    np.testing.assert_allclose(learned.drafted, 1, rtol=1e-4)
+    np.testing.assert_allclose(learned.seen[:, 0, :3], [[4, 2, 0], [4, 3, 0]], rtol=1e-4)
+    again = policy.learned(learned, counts, jnp.array([True, True]))  # four rounds count for four
+    np.testing.assert_allclose(again.accepted[0, 0], (4.8 / 7 * 4 + 6) / 12, rtol=1e-4)
+    for name in ("contexts", "target", "draft"):
+        assert np.array_equal(getattr(again, name), getattr(FLAT, name))
+
+
+def test_what_was_seen_is_forgotten_in_the_end() -> None:
+    policy, counts = by_cost(memory=2), counts_after([K] * 50, [K] * 50)
+    learned = FLAT
+    for _ in range(9):
+        learned = policy.learned(learned, counts, jnp.array([True]))
+    assert np.max(learned.seen) == 32 and np.min(learned.accepted) > 0.99
+    learned = policy.learned(learned, counts_after([K] * 50, [0] * 50), jnp.array([True]))
+    assert np.max(learned.accepted[0, 0]) < 0.5
+
+
+def test_a_position_that_was_seen_is_not_hoped_for() -> None:
+    """The first token is nearly always right, and the second, which the last run saw, hardly."""
+    costs = costs_of((1, 1.1, 1.3, 1.6, 2.0), 0.05)
+    seen = costs._replace(
+        accepted=jnp.array([[0.9, 0.1, 0.6, 0.6]]), seen=jnp.zeros([2, 1, K]).at[:, :, :2].set(50)
+    )
+    first = [run_policy(by_cost(), x, NEVER, 1)[0][1] for x in (costs, seen)]
+    assert first[0] > 1 and first[1] == 1
+
+
+def test_a_run_hands_on_what_it_learned() -> None:
+    """Drafts never pay here, which the first run finds out and the second knows."""
+    costs = costs_of((1, 1, 1.6, 2.2, 2.8), 0.35)
+    wrong = jnp.roll(TABLE, 1, -1)  # a draft model that is never right
+    given, drafted = AdaptiveParams((wrong,), costs), []
+    for _ in range(2):
+        out = specjax.sample(
+            TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=adaptive(MODEL),
+            drafter_params=given,
+        )  # fmt: skip
+        given = out.drafter_params
+        assert given.drafters[0] is wrong or np.array_equal(given.drafters[0], wrong)
+        drafted.append(int(out.stats.drafted.sum()))
+    assert drafted[0] > 0 and drafted[1] == 0
+    assert float(given.costs.accepted[0, 0]) < 0.3
+    plain = specjax.sample(TARGET, TABLE, PROMPTS, max_new_tokens=4)
+    assert plain.drafter_params is None
+
+
+def test_drafters_in_turn_hand_on_what_one_of_them_learned() -> None:
+    both, given = first_of(ngram(K), adaptive(MODEL)), (None, AdaptiveParams((TABLE,), FLAT))
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=both, drafter_params=given
+    )
+    assert out.drafter_params[0] is None
+    assert float(out.drafter_params[1].costs.accepted[0, 0]) > 0.6
+    fixed = specjax.sample(TARGET, TABLE, PROMPTS, max_new_tokens=4, drafter=ngram(K))
+    assert fixed.drafter_params is None
+
+
+def test_a_refilled_row_knows_what_was_learned_in_it() -> None:
+    """One row, so that no neighbour remembers; see ``test_a_run_hands_on_what_it_learned``."""
+    costs = costs_of((1, 1, 1.6, 2.2, 2.8), 0.35)
+    found = specjax.generate_many(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, max_length=64, batch=1,
+        drafter=adaptive(MODEL), drafter_params=AdaptiveParams((jnp.roll(TABLE, 1, -1),), costs),
+    )  # fmt: skip
+    drafted = [one.drafted for one in found]
+    assert drafted[0] > 0 and drafted[1:] == [0] * (len(PROMPTS) - 1)
 
 
 BAD = {

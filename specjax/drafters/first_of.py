@@ -47,20 +47,25 @@ def first_of(*drafters: Drafter) -> Drafter:
         return several.init("first_of", drafters, params, prefill)
 
     def propose(params: Params, state: tuple, context: Context, limit: Array) -> tuple:
-        draft = Draft(jnp.zeros([limit.shape[0], most], jnp.int32), jnp.zeros_like(limit))
+        none = jnp.zeros_like(limit)
+        draft = Draft(jnp.zeros([limit.shape[0], most], jnp.int32), none, part=none - 1)
         after = []
         for i, drafter in enumerate(drafters):
             silent = draft.length == 0
             most_of_it = jnp.where(silent, jnp.minimum(limit, drafter.num_nodes), 0)
             own = several.own(params, i)
             theirs, new, cache = drafter.propose(own, state[i], context, most_of_it)
-            draft = several.either(silent, several.padded(theirs, most), draft)
+            theirs = several.of_part(drafters, i, several.padded(theirs, most))
+            draft = several.either(silent & (limit > 0), theirs, draft)
             after.append(new)
             context = context._replace(cache=cache)
         return draft, tuple(after), context.cache
 
     def update(params: Params, state: tuple, context: Context, record: Record) -> tuple:
         return several.update(drafters, params, state, context, record)
+
+    def learned(params: Params, state: tuple, rows: Array) -> tuple:
+        return several.learned(drafters, params, state, rows)
 
     name = " / ".join(drafter.name for drafter in drafters)
     varies = any(drafter.varies for drafter in drafters)
@@ -69,7 +74,11 @@ def first_of(*drafters: Drafter) -> Drafter:
         whole = first_of(*(drafter.whole or drafter for drafter in drafters))
     layers = several.layers(drafters)
     reads = any(drafter.reads_logits for drafter in drafters)
-    return Drafter(init, propose, update, most, layers, name, varies, whole, reads)
+    learns = any(drafter.learned for drafter in drafters)
+    return Drafter(
+        init, propose, update, most, layers, name, varies, whole, reads,
+        learned if learns else None, several.parts(drafters),
+    )  # fmt: skip
 
 
 def learn_each(*learn: Callable[[Any, Sequence[int]], Any] | None) -> Callable[..., tuple]:

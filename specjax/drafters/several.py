@@ -7,6 +7,8 @@ library do).
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -55,6 +57,28 @@ def update(
     )
 
 
+def learned(
+    drafters: tuple[Drafter, ...], params: Params, state: tuple, rows: Array
+) -> tuple[Any, ...]:
+    """Their parameters for the next run (see ``Drafter.learned``)."""
+    return tuple(
+        drafter.learned(own(params, i), state[i], rows) if drafter.learned else params.drafter[i]
+        for i, drafter in enumerate(drafters)
+    )
+
+
+def parts(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
+    """All that they are made of."""
+    return tuple(part for drafter in drafters for part in drafter.parts or (drafter,))
+
+
+def of_part(drafters: tuple[Drafter, ...], number: int, draft: Draft) -> Draft:
+    """One drafter's draft, with its place among all parts."""
+    before = len(parts(drafters[:number]))
+    part = jnp.zeros_like(draft.length) if draft.part is None else draft.part
+    return draft._replace(part=jnp.where(part < 0, -1, part + before))
+
+
 def own_features(drafters: tuple[Drafter, ...], features: Array | None) -> list[Array | None]:
     """Each drafter's part of ``[..., F]``: the streams of its own layers."""
     if features is None:
@@ -76,20 +100,26 @@ def padded(draft: Draft, nodes: int) -> Draft:
         return None if x is None else jnp.pad(x, ((0, 0), (0, more)) + ((0, 0),) * (x.ndim - 2))
 
     tokens = jnp.pad(draft.tokens, ((0, 0), (0, more)))
-    return Draft(tokens, draft.length, pad(draft.probs), pad(draft.given))
+    return Draft(tokens, draft.length, pad(draft.probs), pad(draft.given), draft.part)
 
 
 def either(first: Array, ours: Draft, theirs: Draft) -> Draft:
-    """Row by row, ``ours`` where ``first [B]``, else ``theirs``; both of equally many nodes."""
+    """Row by row, ``ours`` where ``first [B]``, else ``theirs``; both of equally many nodes.
+
+    Both say which part's they are (``of_part``).
+    """
+    assert ours.part is not None and theirs.part is not None
+    part = jnp.where(first, ours.part, theirs.part)
     rows = first[:, None]
     tokens = jnp.where(rows, ours.tokens, theirs.tokens)
     length = jnp.where(first, ours.length, theirs.length)
     if ours.probs is None and theirs.probs is None:
-        return Draft(tokens, length)
+        return Draft(tokens, length, part=part)
     probs = theirs.probs if ours.probs is None else ours.probs  # given tokens have no q
     if ours.probs is not None and theirs.probs is not None:
         probs = jnp.where(rows[:, :, None], ours.probs, theirs.probs)
-    return Draft(tokens, length, probs, jnp.where(rows, _given(ours), _given(theirs)))
+    given = jnp.where(rows, _given(ours), _given(theirs))
+    return Draft(tokens, length, probs, given, part)
 
 
 def _given(draft: Draft) -> Array:

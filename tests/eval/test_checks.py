@@ -24,10 +24,12 @@ def cell(new: int, judged: tuple[int, ...], accepted: tuple[int, ...], bursts: l
         return np.array([counts], int)
 
     one = np.array([len(bursts or [0])])
-    counts = Stats(one, np.array([new]), row(judged).sum(1), row(judged), row(accepted), one)
+    counts = Stats(
+        one, np.array([new]), row(judged).sum(1), row(judged), row(accepted), *(3 * [one])
+    )
     decoding = Decoding(list(range(new)), 1.0, 1.0, counts, (1,))
     pauses = None if bursts is None else (bursts, [])
-    return Cell(Prompt("p", "c", ("?",)), [1, 2], COPY, [Trial(0, decoding, {}, 0.0)], pauses)
+    return Cell(Prompt("p", "c", ("?",)), [1, 2], COPY, [Trial(0, decoding, {}, (0.0,))], pauses)
 
 
 def failures(monkeypatch: pytest.MonkeyPatch, one: Cell, ties: set[int] = frozenset()):

@@ -7,11 +7,11 @@ import pytest
 
 from eval import rows
 from eval.measure import Cell, Trial
-from eval.modes import Mode
+from eval.modes import Drafting, Mode
 from eval.prompts import Prompt
 from eval.timing import Decoding
-from specjax import testing, theory, verify
-from specjax.drafters import draft_model, ngram
+from specjax import adaptive, testing, theory, verify
+from specjax.drafters import draft_model, first_of, ngram
 from specjax.stats import Stats
 
 VOCAB = 11
@@ -30,10 +30,12 @@ def trial(mode, tokens, seconds, *, rounds, widths, judged=(0, 0), accepted=(0, 
         drafted=np.array([sum(judged) + 1]),
         judged=np.array([judged[:nodes]], int).reshape(1, nodes),
         accepted=np.array([accepted[:nodes]], int).reshape(1, nodes),
+        asked=np.array([[rounds]]),
+        drafted_by=np.array([[sum(judged) + 1]]),
         widths=np.array(list(widths.values())),
     )
     decoding = Decoding(list(tokens), seconds, 0.05, counts, tuple(widths))
-    return Trial(repeat, decoding, PASSES, {PLAIN: 0.0, LOOKUP: 0.001, DRAFT: 0.005}[mode])
+    return Trial(repeat, decoding, PASSES, {PLAIN: (), LOOKUP: (0.001,), DRAFT: (0.005,)}[mode])
 
 
 def cell(mode, trials, name="p", category="c", bursts=None):
@@ -81,9 +83,22 @@ def test_costs_and_predictions():
         DRAFT, range(6), 0.08, rounds=4, widths={1: 1, 2: 3}, judged=(2, 0), accepted=(2, 0)
     )
     assert rows.draft_seconds(unsure, early) == pytest.approx(0.005 * 1.75 / 2)
-    assert rows.draft_seconds(unsure, early._replace(draft_s=None)) is None
-    assert rows.predicted_speedup(unsure, early._replace(draft_s=None)) is None
-    assert rows.engine_overhead(unsure, early._replace(draft_s=None)) is None
+
+    # In turn: six rounds of the look-up's, two of the model's with 3 tokens, two of nobody's.
+    model = Drafting(unsure.drafter), Drafting(DRAFT.drafter)
+    seen = early.decoding.stats._replace(
+        rounds=np.array([10]), asked=np.array([[6, 2]]), drafted_by=np.array([[12, 3]])
+    )
+    for part, guesses in zip(model, (2, 1.5), strict=True):
+        turns = first_of(LOOKUP.drafter, part.drafter)
+        both = dataclasses.replace(
+            LOOKUP, drafter=adaptive(turns), parts=(Drafting(LOOKUP.drafter), part)
+        )
+        decoding = early.decoding._replace(stats=seen)
+        spoken = early._replace(decoding=decoding, drafts=(0.001, 0.005))
+        want = (6 * 0.001 + 2 * 0.005 * guesses / 2) / 10
+        assert rows.draft_seconds(both, spoken) == pytest.approx(want)
+        assert rows.draft_cost(both, spoken) is None
 
     plain = trial(PLAIN, range(8), 0.088, rounds=8, widths={1: 8})
     assert rows.predicted_speedup(PLAIN, plain) is None

@@ -167,7 +167,7 @@ def test_a_wrong_output_is_a_failure_and_a_near_tie_is_not(folder, monkeypatch):
     ids = model.encode(["hello"])
 
     def cell(mode, tokens):
-        trial = Trial(0, Decoding(tokens, 1.0, 1.0, None, (1,)), {}, 0.0)
+        trial = Trial(0, Decoding(tokens, 1.0, 1.0, None, (1,)), {}, ())
         return Cell(Prompt("p", "c", ("hello",)), ids, mode, [trial], None)
 
     wrong = Mode("prompt_lookup", 0.0, verify.greedy)

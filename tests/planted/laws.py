@@ -248,6 +248,7 @@ FROM_EACH = Costs(
     draft=0.05 * jnp.arange(K + 1, dtype=jnp.float32)[None],
     accepted=jnp.full([1, K], 0.6),
     drafted=jnp.ones([1, K]),
+    seen=jnp.zeros([2, 1, K]),
 )
 
 
