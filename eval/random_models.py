@@ -11,14 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from jax import Array
 from jax.typing import DTypeLike
 
 from eval.chat import Chat
 from eval.modes import Head
 from specjax.heads import EagleConfig
-from specjax.models import ModelConfig, init_params, loading, transformer_target
-from specjax.models.linear import PANEL, to_panels
+from specjax.models import ModelConfig, init_params, loading, transformer_target, weights
+from specjax.models.linear import EMBED, panels_for, to_panels
 from train import eagle_init
 
 _DEVIATION = 0.02
@@ -37,10 +38,7 @@ def target(name: str, config: ModelConfig, dtype: DTypeLike, seed: int) -> Chat:
     shapes = jax.eval_shape(partial(init_params, config), key)
     params = _filled(shapes, dtype, key)
     if loading.wants_panels(config, dtype):
-        params = _with_panels(params)
-        head = params["embed"].T if config.tied else params["head"]
-        if head.shape[1] % PANEL == 0:
-            params["head_panels"] = to_panels(head)
+        params = _with_panels(params, config)
     return Chat(name, transformer_target(config), params, config, None, ())
 
 
@@ -94,12 +92,9 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     return jnp.asarray(_DEVIATION, dtype) * jax.random.normal(key, shape, dtype)
 
 
-def _with_panels(params: dict[str, Any]) -> dict[str, Any]:
-    """With the second form of the blocks' matrices, as ``loading`` keeps them for small models."""
-    out: dict[str, Any] = {}
-    for name, value in params.items():
-        out[name] = value
-        if isinstance(value, dict):
-            fits = {n: x for n, x in value.items() if x.ndim == 2 and x.shape[1] % PANEL == 0}
-            out[name] = value | {f"{n}_panels": to_panels(x) for n, x in fits.items()}
-    return out
+def _with_panels(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """With the second form of the matrices, as ``loading`` keeps them for small models."""
+    flat: dict[Any, Any] = traverse_util.flatten_dict(params)
+    for path, place in panels_for(weights.columns(weights.plan(config))).items():
+        flat[place] = to_panels(flat[path].T if path == EMBED else flat[path])
+    return traverse_util.unflatten_dict(flat)

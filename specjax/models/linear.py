@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,9 @@ from jax.typing import DTypeLike
 
 PANEL = 64  # columns a panel
 PANEL_ROWS = 5  # the most rows that XLA's CPU kernel takes through a panel at once
+EMBED, HEAD = ("embed",), ("head",)  # where parameters hold the table, and the output matrix
+
+Path = tuple[str, ...]  # keys into nested parameters
 
 
 def linear(
@@ -62,6 +65,29 @@ def drop_panels(params: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in params.items()
         if not name.endswith("_panels")
     }
+
+
+def panels_for(columns: Mapping[Path, Sequence[int]]) -> dict[Path, Path]:
+    """Which matrices are held as panels too, and where those go: one rule for all makers of models.
+
+    A matrix that was joined is laid out part by part, so each part must fill whole panels. A table
+    without an output matrix beside it is one as well, transposed.
+
+    Args:
+      columns: by the path of a matrix, the output columns of each of its parts; of the table its
+        rows.
+
+    Returns:
+      The path of the panels by that of the matrix.
+    """
+    out = {}
+    for path, parts in columns.items():
+        if path == EMBED and HEAD in columns:
+            continue
+        *outer, name = HEAD if path == EMBED else path
+        if all(part % PANEL == 0 for part in parts):
+            out[path] = (*outer, f"{name}_panels")
+    return out
 
 
 def to_panels(weight: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.models.config import ModelConfig
-from specjax.models.linear import PANEL
+from specjax.models.linear import EMBED, HEAD, PANEL, Path, panels_for
 
 STORED, IN_OUT, PANELS = "stored", "in_out", "panels"
 
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
       layout: STORED as in the file, IN_OUT transposed, or PANELS (see ``linear.to_panels``).
     """
 
-    path: tuple[str, ...]
+    path: Path
     parts: tuple[Part, ...]
     layout: str
 
@@ -43,11 +43,11 @@ def plan(c: ModelConfig) -> list[Entry]:
     width, q, kv = c.width, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     table = Part("model.embed_tokens.weight", (c.vocab_size, width))
     entries = [
-        Entry(("embed",), (table,), STORED),
+        Entry(EMBED, (table,), STORED),
         Entry(("norm",), (Part("model.norm.weight", (width,)),), STORED),
     ]
     if not c.tied:
-        entries.append(Entry(("head",), (Part("lm_head.weight", (c.num_logits, width)),), IN_OUT))
+        entries.append(Entry(HEAD, (Part("lm_head.weight", (c.num_logits, width)),), IN_OUT))
     for layer in range(c.num_layers):
         prefix, block = f"model.layers.{layer}.", f"block_{layer}"
 
@@ -85,17 +85,20 @@ def plan(c: ModelConfig) -> list[Entry]:
     return entries
 
 
+def columns(entries: Sequence[Entry]) -> dict[Path, tuple[int, ...]]:
+    """Of the matrices, and of the table, the output columns of each part: for ``panels_for``."""
+    return {
+        entry.path: tuple(part.shape[0] for part in entry.parts)
+        for entry in entries
+        if entry.layout == IN_OUT or entry.path == EMBED
+    }
+
+
 def panels_of(entries: Sequence[Entry]) -> list[Entry]:
     """Second copies of the matrices as panels, where panels fit; a tied table is a head as well."""
-    matrices = [entry for entry in entries if entry.layout == IN_OUT]
-    if ("head",) not in (entry.path for entry in matrices):
-        tables = [entry for entry in entries if entry.path == ("embed",)]
-        matrices += [Entry(("head",), entry.parts, IN_OUT) for entry in tables]
-    return [
-        Entry((*entry.path[:-1], f"{entry.path[-1]}_panels"), entry.parts, PANELS)
-        for entry in matrices
-        if all(part.shape[0] % PANEL == 0 for part in entry.parts)
-    ]
+    parts = {entry.path: entry.parts for entry in entries}
+    places = panels_for(columns(entries))
+    return [Entry(place, parts[path], PANELS) for path, place in places.items()]
 
 
 def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -> np.ndarray:
