@@ -20,7 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.dtype = ""
     config.device = ""  # this one; or a datasheet, such as h100, l4, tpu-v5e
     config.efficiency = 0.7  # of what a datasheet promises
-    config.table = ""  # a cost table's file; "": a roofline
+    config.table = ""  # a cost table's file, of this target and device; "": a roofline
     config.draft_params = config_dict.placeholder(float)  # millions; None: of an EAGLE-3 head
     config.draft_vocab = 8192  # of that head
     config.draft_layers = 1

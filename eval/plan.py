@@ -35,10 +35,11 @@ class Settings:
       target: the name of a shape (``eval.shapes``), "smollm2", a folder or a hub id.
       dtype: of weights and caches; "": the table's, a datasheet's (bfloat16), or the device's.
       device: a name of ``eval.datasheet``, or "", the one here. Beside a table it is where the
-        memory is looked up, and nothing else.
+        memory is looked up, and nothing else; without it the table must be of this device and jax.
       efficiency: share of a datasheet's bandwidth and arithmetic that programs reach; milliseconds
         depend on it, ratios don't.
-      table: a file that ``CostTable.save`` wrote, to be used instead of a roofline; "": none.
+      table: a file that ``CostTable.save`` wrote, to be used instead of a roofline; "": none. It
+        must be of the target.
       draft_params: millions of weights that a draft step reads, and the drafter holds; 0: a
         look-up; None: those of an EAGLE-3 head for the target.
       draft_vocab: tokens such a head can draft.
@@ -126,7 +127,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     _check(settings)
     model = _shape(settings.target)
     known = (
-        plan_costs.from_table(settings)
+        plan_costs.from_table(settings, model)
         if settings.table
         else plan_costs.from_roofline(settings, model)
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from eval import datasheet
 from eval.settings import DTYPES
 from specjax import costs, device
-from specjax.models import ModelConfig
+from specjax.models import ModelConfig, loading, transformer_target
 
 if TYPE_CHECKING:
     from eval.plan import Settings
@@ -54,18 +55,19 @@ def from_roofline(settings: Settings, model: ModelConfig) -> Costs:
     return Costs(source, on.memory, dtype, target, _by_the_step(settings, target) or draft)
 
 
-def from_table(settings: Settings) -> Costs:
-    """The costs that were measured; the memory is a datasheet's, or this device's if it was here.
+def from_table(settings: Settings, model: ModelConfig) -> Costs:
+    """The costs that were measured; the memory is a datasheet's, or this device's.
 
     Raises:
-      ValueError: no table, or one that holds too little.
+      ValueError: no table, one of something else, or one that holds too little.
     """
     table = costs.load(settings.table)
     _check_table(settings, table)
-    origin, memory = table.origin, None
+    origin = table.origin
+    _check_origin(settings, model, origin)
     if settings.device:
         memory = datasheet.device_of(settings.device).memory
-    elif origin.device == device.kind():
+    else:
         memory = device.memory_bytes()
 
     def draft(batch: int, context: int, k: int) -> float:
@@ -119,6 +121,33 @@ def _check_table(s: Settings, table: costs.CostTable) -> None:
             f"config.contexts={s.contexts}, but {known} ends at {table.contexts[-1]} filled slots; "
             "calibrate with a context of as many"
         )
+
+
+def _check_origin(s: Settings, model: ModelConfig, origin: costs.Origin) -> None:
+    """Raises ValueError where the table was measured on something else; names what differs."""
+    known, dtype = f"the table {s.table}", jnp.dtype(origin.dtype)
+    as_loaded = loading.wants_panels(model, dtype)
+    # With panels or without, it is the same model; what another device holds is not known here.
+    ours, other = (
+        costs.described(transformer_target(model).name, loading.shapes(model, dtype, panels=panels))
+        for panels in (as_loaded, not as_loaded)
+    )
+    if origin.model not in (ours, other):
+        raise ValueError(
+            f"config.target={s.target!r} is {ours}, but {known} is of another model, "
+            f"{origin.model}; give the target that it was measured on, or calibrate with this one"
+        )
+    if s.device:  # not planned for the one here
+        return
+    for what, theirs, here in (
+        ("device", origin.device, device.kind()),
+        ("jax", origin.jax, jax.__version__),
+    ):
+        if theirs != here:
+            raise ValueError(
+                f"{known} is of another {what}: {theirs!r}, and this is {here!r}; calibrate "
+                "again, or say in config.device what it was measured on"
+            )
 
 
 def _by_the_step(

@@ -185,17 +185,23 @@ def origin_of(
         device=device.kind(),
         dtype=str(dtype),
         jax=jax.__version__,
-        model=_described(target.name, params),
-        drafter=f"{_described(drafter.name, drafter_params)}, N={drafter.num_nodes}"
+        model=described(target.name, params),
+        drafter=f"{described(drafter.name, drafter_params)}, N={drafter.num_nodes}"
         if drafter
         else "",
         verifier=rule,
     )
 
 
-def _described(name: str, params: Any) -> str:
+def described(name: str, params: Any) -> str:
+    """A model as ``Origin`` has it: its name, and what its parameters' shapes and dtypes come to.
+
+    Args:
+      name: of the target or the drafter.
+      params: its parameters; ``jax.ShapeDtypeStruct`` will do.
+    """
     leaves = jax.tree.leaves(params)
     shapes = [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
-    size = sum(leaf.nbytes for leaf in leaves)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     return f"{name} ({size / 1e6:.3g} MB, {digest})"

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -155,12 +155,32 @@ def load_params(
       ValueError: see ``load``.
     """
     dtype = np.dtype(device.default_dtype() if dtype is None else dtype)
-    entries = weights.plan(config)
     tensors = Tensors(folder)
-    tensors.check([part for entry in entries for part in entry.parts], config)
+    tensors.check([part for entry in weights.plan(config) for part in entry.parts], config)
+    return read_entries(tensors, _entries(config, dtype, panels), dtype)
+
+
+def shapes(
+    config: ModelConfig, dtype: jax.typing.DTypeLike, *, panels: bool | None = None
+) -> dict[str, Any]:
+    """The shapes of what ``load_params`` gives, without a file: ``jax.ShapeDtypeStruct``, nested.
+
+    Args:
+      config: what the model is made of.
+      dtype: of the parameters.
+      panels: see ``load``.
+    """
+    entries = _entries(config, dtype, panels)
+    return _nested(
+        entries, [jax.ShapeDtypeStruct(weights.shape_of(entry), dtype) for entry in entries]
+    )
+
+
+def _entries(config: ModelConfig, dtype: jax.typing.DTypeLike, panels: bool | None) -> list[Entry]:
+    entries = weights.plan(config)
     if wants_panels(config, dtype) if panels is None else panels:
         entries += weights.panels_of(entries)
-    return read_entries(tensors, entries, dtype)
+    return entries
 
 
 def read_entries(tensors: Tensors, entries: Sequence[Entry], dtype: np.dtype) -> dict[str, Any]:
@@ -171,14 +191,18 @@ def read_entries(tensors: Tensors, entries: Sequence[Entry], dtype: np.dtype) ->
         return jax.device_put(weights.assemble(entry, tensors.read, dtype), may_alias=True)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        arrays = pool.map(read, entries)
-        params: dict[str, Any] = {}
-        for entry, array in zip(entries, arrays, strict=True):
-            *outer, name = entry.path
-            place = params
-            for key in outer:
-                place = place.setdefault(key, {})
-            place[name] = array
+        return _nested(entries, pool.map(read, entries))
+
+
+def _nested(entries: Sequence[Entry], values: Iterable[Any]) -> dict[str, Any]:
+    """The values by their entries' paths."""
+    params: dict[str, Any] = {}
+    for entry, value in zip(entries, values, strict=True):
+        *outer, name = entry.path
+        place = params
+        for key in outer:
+            place = place.setdefault(key, {})
+        place[name] = value
     return params
 
 

@@ -101,6 +101,17 @@ def panels_of(entries: Sequence[Entry]) -> list[Entry]:
     return [Entry(place, parts[path], PANELS) for path, place in places.items()]
 
 
+def shape_of(entry: Entry) -> tuple[int, ...]:
+    """Of the parameter, as it is laid out."""
+    size = sum(part.shape[0] for part in entry.parts)
+    rest = entry.parts[0].shape[1:]
+    return {
+        STORED: (size, *rest),
+        IN_OUT: (*rest, size),
+        PANELS: (size // PANEL, *rest, PANEL),
+    }[entry.layout]
+
+
 def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -> np.ndarray:
     """One parameter, cast, laid out and joined in a single pass over each part.
 
@@ -109,14 +120,7 @@ def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -
       read: gives a tensor of the file by name.
       dtype: of the result.
     """
-    size = sum(part.shape[0] for part in entry.parts)
-    first = entry.parts[0].shape
-    shape = {
-        STORED: (size, *first[1:]),
-        IN_OUT: (*first[1:], size),
-        PANELS: (size // PANEL, *first[1:], PANEL),
-    }[entry.layout]
-    whole = _memory(shape, dtype)
+    whole = _memory(shape_of(entry), dtype)
     at = 0
     for part in entry.parts:
         tensor, end = read(part.name), at + part.shape[0]
@@ -125,7 +129,8 @@ def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -
         elif entry.layout == IN_OUT:
             whole[:, at:end] = tensor.T
         else:
-            whole[at // PANEL : end // PANEL] = tensor.reshape(-1, PANEL, first[1]).swapaxes(1, 2)
+            panels = tensor.reshape(-1, PANEL, tensor.shape[1]).swapaxes(1, 2)
+            whole[at // PANEL : end // PANEL] = panels
         at = end
     return whole
 

@@ -3,21 +3,28 @@
 import dataclasses
 import json
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from configs import plan_smollm2 as config
-from eval import plan, results
+from eval import chat, plan, results
+from specjax import costs, device
 from specjax.costs import CostTable, Origin
+from specjax.models import drop_panels, loading
+from tests.eval import tiny
 
 ALPHAS = (0.2, 0.5, 0.9)
+SHAPE = plan.shapes.config_of(plan.BUILTIN_SHAPE)
+MODEL = costs.described("llama", loading.shapes(SHAPE, np.float32))
 # Milliseconds of passes over 1, 2 and 4 tokens: in one row wide ones are cheap, in four they aren't.
 TABLE = CostTable(
-    Origin("cpu: another machine", "float32", "0.10.0", "model", "head"),
+    Origin(device.kind(), "float32", jax.__version__, MODEL, "head"),
     batches=(1, 4),
     contexts=(100, 200),
     widths=(1, 2, 4),
@@ -58,7 +65,8 @@ def test_a_table_by_hand(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) 
     names = [f"pass_cost_{tokens}" for tokens in (2, 3, 4)] + [f"draft_cost_{k}" for k in (1, 2, 3)]
     assert [one[name] for name in names] == pytest.approx([1.2, 2, 2, 0.1, 0.2, 0.3])
     assert (one["break_even_alpha"], four["break_even_alpha"]) == (pytest.approx(0.3), None)
-    assert (one["fits"], one["memory_mb"]) == (None, None), "the table is of another machine"
+    memory = device.memory_bytes()
+    assert memory is not None and one["memory_mb"] == pytest.approx(memory / 1e6)
     assert one["verdict"] == "pays from alpha 0.30 on; at alpha 0.5 k=1 gives 1.15x"
     assert four["verdict"] == (
         "does not pay, not even if every draft token is right: a pass over 2 tokens costs 2.00 of "
@@ -278,6 +286,64 @@ def test_tables_that_cannot_be_used(
             from_table(tmp_path, dataclasses.replace(TABLE, **table), **change), tmp_path / "out"
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    # Wide enough for panels.
+    return tiny.make_folder(tmp_path_factory.mktemp("model"), hidden_size=64, intermediate_size=64)
+
+
+def of_model(folder: pathlib.Path, dtype: str = "float32", panels: bool = True) -> CostTable:
+    """A table as ``calibrate`` would leave it for the model in a folder."""
+    loaded = chat.load(str(folder), dtype)
+    params = loaded.params if panels else drop_panels(loaded.params)
+    assert panels == (len(jax.tree.leaves(params)) > len(jax.tree.leaves(drop_panels(params))))
+    origin = costs.origin_of(loaded.target, params, None, None, dtype, "greedy")
+    return dataclasses.replace(TABLE, origin=origin)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("panels", [True, False])
+def test_a_table_of_the_target_is_one_however_it_was_loaded(
+    folder: pathlib.Path, dtype: str, panels: bool, tmp_path: pathlib.Path
+) -> None:
+    made = from_table(tmp_path, of_model(folder, dtype, panels), target=str(folder))
+    assert plan.run(made, tmp_path) == []
+
+
+def test_a_table_of_another_model_is_refused(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """For a device that is named too: what is looked up of it is its memory alone."""
+    table = of_model(folder)
+    for name in ("", "l4"):
+        made = from_table(tmp_path, table, device=name)
+        with pytest.raises(ValueError) as error:
+            plan.run(made, tmp_path / "out")
+        text = str(error.value)
+        assert f"config.target='smollm2' is {MODEL}, but the table {tmp_path}" in text
+        assert f"is of another model, {table.origin.model}; give the target that it was" in text
+        assert not (tmp_path / "out").exists()
+    deeper = tiny.make_folder(
+        tmp_path / "deeper", hidden_size=64, intermediate_size=64, num_hidden_layers=3
+    )
+    with pytest.raises(ValueError, match=r"is of another model, llama \("):
+        plan.run(from_table(tmp_path, table, target=str(deeper)), tmp_path / "out")
+
+
+@pytest.mark.parametrize("changes", [{"device": "gpu: another"}, {"jax": "0.0.1"}])
+def test_a_table_of_elsewhere_is_for_a_device_that_is_named(
+    changes: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    table = dataclasses.replace(TABLE, origin=dataclasses.replace(TABLE.origin, **changes))
+    [(what, theirs)] = changes.items()
+    ours = {"device": device.kind(), "jax": jax.__version__}[what]
+    words = f"is of another {what}: {theirs!r}, and this is {ours!r}; calibrate again, or say in"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        plan.run(from_table(tmp_path, table), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert plan.run(from_table(tmp_path, table, device="l4"), tmp_path) == []
+    _, (summary, *_) = read(tmp_path)
+    assert summary["memory_mb"] == 24_000
 
 
 def test_the_config_is_valid_and_locked() -> None:

@@ -217,6 +217,11 @@ def test_small_models_on_cpu_hold_their_matrices_as_panels_too(
         block = params["block_0"]
         np.testing.assert_array_equal(block[f"{name}_panels"], linear.to_panels(block[name]))
     np.testing.assert_array_equal(params["head_panels"], linear.to_panels(params["embed"].T))
+    for panels in (True, False):
+        asked = load(tmp_path, jnp.bfloat16, panels=panels)
+        shapes = loading.shapes(asked[2], jnp.bfloat16, panels=panels)
+        assert jax.tree.map(jnp.shape, asked[1]) == jax.tree.map(lambda x: x.shape, shapes)
+        assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.bfloat16)}
     plain = load(tmp_path, panels=False)[1]
     assert jax.tree.structure(drop_panels(params)) == jax.tree.structure(plain)
     assert not any("panels" in str(path) for path, _ in jax.tree_util.tree_leaves_with_path(plain))
