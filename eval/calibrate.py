@@ -21,6 +21,7 @@ from eval.settings import DTYPES
 from specjax import device
 from specjax.costs import CostTable
 from specjax.drafters import ngram
+from specjax.loop import chosen_widths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,8 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         batches=s.batches,
         contexts=s.contexts,
         sampling=modes.sampling_of(s.temperature),
+        # Those that adaptive drafting runs in: down to one token, whatever the drafter alone does.
+        widths=chosen_widths(None, specjax.adaptive(drafter)),
         fresh=s.fresh,
         progress=lambda what: print(f"calibrating, {what}", flush=True),
     )

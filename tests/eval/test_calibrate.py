@@ -25,6 +25,18 @@ def test_a_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert (tmp_path / "out" / "costs.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_passes_are_as_wide_as_adaptive_drafting_has_them(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head alone, whose drafts are all of one length, would never take two tokens."""
+    monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path / "cache"))
+    config = calibrate_smollm2.get_config()
+    config.update({"target": str(tiny.make_folder(tmp_path / "model")), "k": 2, "batches": (1,)})
+    config.update({"head": str(tiny.make_head(tmp_path / "head")), "contexts": (8,)})
+    calibrate.run(config, tmp_path / "out")
+    assert costs.load(tmp_path / "out" / "costs.json").widths == (1, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
