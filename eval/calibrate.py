@@ -3,7 +3,8 @@
   python -m eval.calibrate --config=configs/calibrate_smollm2.py --workdir=runs/calibrate
       [--config.KEY=VALUE ...]
 
-Leaves results.json, costs.json (``eval.plan --config.table=...`` reads it) and costs.png.
+Says, too, what the controller that decides takes a round. Leaves results.json, costs.json
+(``eval.plan --config.table=...`` reads it) and costs.png.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 import specjax
 from eval import chat as chats
-from eval import modes, results
+from eval import controller_cost, modes, results
 from eval.settings import DTYPES
 from specjax import device
+from specjax.by_cost import Costs, by_cost
 from specjax.costs import CostTable
 from specjax.drafters import ngram
 from specjax.loop import chosen_widths
@@ -83,8 +85,16 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         progress=lambda what: print(f"calibrating, {what}", flush=True),
     )
     seconds = time.perf_counter() - begun
-    print(f"{table}\n\nin {seconds:.0f} s, compilation included", flush=True)
-    results.write(path, s, rows(table), [], seconds=round(seconds, 1))
+    print(f"{table}\n\nin {seconds:.0f} s, compilation included\n", flush=True)
+    deciding = []
+    for batch in s.batches:
+        given = specjax.adaptive_params(
+            target.target, target.params, [drafter], [params], [table], batch=batch
+        )
+        assert given.costs is not None
+        deciding.append(controller(table, given.costs, batch))
+        print(sentence(deciding[-1]), flush=True)
+    results.write(path, s, rows(table), [], seconds=round(seconds, 1), controller=deciding)
     table.save(path / "costs.json")
     draw(path / "costs.png", table)
     print(f"results: {path}/results.json, {path}/costs.json, {path}/costs.png")
@@ -105,6 +115,35 @@ def rows(table: CostTable) -> list[dict[str, Any]]:
         for context in table.contexts
         for k in table.drafts
     ]
+
+
+def controller(table: CostTable, costs: Costs, batch: int) -> dict[str, Any]:
+    """What the controller takes a round at a batch size, and of the cheapest round that there is.
+
+    Args:
+      table: the rounds.
+      costs: the same, as the controller is given it.
+      batch: rows.
+    """
+    taken = controller_cost.seconds(by_cost(), costs, batch)
+    cheapest = min(
+        table.round_seconds(batch, context, k) for context in table.contexts for k in table.drafts
+    )
+    return {
+        "batch": batch,
+        "controller_us": round(1e6 * taken, 3),
+        "cheapest_round_ms": round(1e3 * cheapest, 4),
+        "share": taken / cheapest,
+    }
+
+
+def sentence(deciding: Mapping[str, Any]) -> str:
+    """What ``controller`` gave, in words."""
+    return (
+        f"the controller (by_cost) takes {deciding['controller_us']:.1f} us a round at batch "
+        f"{deciding['batch']}, {deciding['share']:.3%} of the cheapest round "
+        f"({deciding['cheapest_round_ms']:.4g} ms)"
+    )
 
 
 def draw(path: pathlib.Path, table: CostTable) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
-from configs import calibrate_smollm2
-from eval import calibrate
+from configs import calibrate_smollm2, plan_smollm2
+from eval import calibrate, plan
 from specjax import costs
 from tests.eval import tiny
 
@@ -19,10 +20,28 @@ def test_a_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     config.update({"batches": (1, 2), "contexts": (8, 16)})
     assert calibrate.run(config, tmp_path / "out") == []
     table = costs.load(tmp_path / "out" / "costs.json")
-    assert table.batches == (1, 2) and "2 drafted" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    printed, written = capsys.readouterr().out, (tmp_path / "out" / "results.json").read_text()
+    assert table.batches == (1, 2) and "2 drafted" in printed
+    rows, deciding = (json.loads(written)[name] for name in ("rows", "controller"))
     assert len(rows) == 2 * 2 * 3 and all(row["target_ms"] > 0 for row in rows)
     assert (tmp_path / "out" / "costs.png").read_bytes().startswith(b"\x89PNG")
+    assert [one["batch"] for one in deciding] == [1, 2]
+    for one in deciding:
+        assert all(math.isfinite(one[name]) and one[name] > 0 for name in one)
+        own = [row for row in rows if row["batch"] == one["batch"]]
+        cheapest = min(row["target_ms"] + row["draft_ms"] for row in own)
+        assert one["cheapest_round_ms"] == pytest.approx(cheapest, abs=2e-4)
+        assert one["share"] == pytest.approx(
+            1e-3 * one["controller_us"] / one["cheapest_round_ms"], rel=0.01
+        )
+        figure = (
+            f"{one['controller_us']:.1f} us a round at batch {one['batch']}, {one['share']:.3%}"
+        )
+        assert f"the controller (by_cost) takes {figure} of the cheapest round" in printed
+    made = plan_smollm2.get_config()
+    made.update({"target": config.target, "table": str(tmp_path / "out" / "costs.json")})
+    made.update({"batches": (1, 2), "contexts": (16,), "max_k": 2})
+    assert plan.run(made, tmp_path / "plan") == [], "it is of this target, and of here"
 
 
 def test_passes_are_as_wide_as_adaptive_drafting_has_them(

@@ -1,0 +1,73 @@
+"""The controller's own time: that it is the policy's, and that all of it is done."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eval import controller_cost
+from specjax import policies
+from specjax.by_cost import Costs, by_cost
+from specjax.draft import Context
+from specjax.policies import Outcome
+
+# Passes over 1, 2 and 3 tokens; two drafters, of which the second drafts one token at most.
+COSTS = Costs(
+    *(
+        jnp.asarray(values, jnp.float32)
+        for values in (
+            [4, 20], [[10, 11, 12], [12, 13, 14]], [[1, 2, 3], [1, 1.5, np.inf]],
+            [[0.6, 0.6]] * 2, [[1, 1]] * 2,
+        )
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rounds_are_those_of_the_policy(batch: int) -> None:
+    """By hand, each call alone: the same counts as from the loop, and no two rounds alike."""
+    policy, count = by_cost(), 12
+    trip = start = controller_cost.start(policy, COSTS, batch)
+    got = controller_cost.decide(policy, COSTS, start, jnp.asarray(count, jnp.int32))
+    state, length, kept = trip.policy, np.full([batch], 4, np.int32), []
+    for number in range(count):
+        where = jnp.asarray(length)
+        context = Context(where[:, None], where, jnp.zeros([batch], bool), None, lambda: None)
+        drafter, limit = policy.choose(COSTS, state, context)
+        most = np.asarray(limit)
+        right = np.minimum((number + np.arange(batch)) % (most + 2), most).astype(np.int32)
+        asked = jnp.full([batch], drafter, jnp.int32)
+        outcome = Outcome(jnp.ones([batch], bool), asked, limit, limit, jnp.asarray(right))
+        state = policy.learn(COSTS, state, outcome)
+        length = length + right + 1
+        length = np.where(length > 20, 4, length).astype(np.int32)
+        kept.append(int(right[0]))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), got.policy, state)
+    np.testing.assert_array_equal(got.length, length)
+    assert int(got.number) == count and len(set(kept)) > 1
+
+
+@pytest.mark.parametrize("policy", [by_cost(), policies.heuristic()])
+def test_seconds(policy: policies.Policy) -> None:
+    taken = controller_cost.seconds(policy, COSTS, batch=2, rounds=50)
+    assert math.isfinite(taken) and 0 < taken < 0.1
+
+
+def test_it_is_timed_without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is first asked when the program has been run."""
+    calls = []
+    decide = controller_cost.decide
+    monkeypatch.setattr(
+        controller_cost, "decide", lambda *args: calls.append("decide") or decide(*args)
+    )
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(perf_counter=lambda: calls.append("clock") or 0.5 * next(ticks))
+    monkeypatch.setattr(controller_cost, "time", clock)
+    assert controller_cost.seconds(by_cost(), COSTS, batch=1, rounds=2) == 0.25
+    assert calls == ["decide"] + ["clock", "decide", "clock"] * 5
