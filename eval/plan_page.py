@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eval import results
+from eval import results, speedup_axes
 from eval.datasheet import GB
 
 if TYPE_CHECKING:
     from eval.plan import Point
-
-_GREY = "#666666"
 
 
 def tables(points: Sequence[Point], alphas: Sequence[float]) -> str:
@@ -69,17 +67,11 @@ def write(path: pathlib.Path, points: Sequence[Point], alphas: Sequence[float], 
         _by_alpha(left, own, alphas)
         _by_batch(right, own, alphas)
         for axes in (left, right):
-            axes.axhline(1, color=_GREY, lw=1, zorder=1)
-            axes.axhspan(0, 1, color="#fff3f0", zorder=0)  # slower than plain decoding
-            axes.set_title(f"{context} tokens of context", fontsize=10, loc="left")
-            axes.grid(color="#dddddd", lw=0.6)
-            axes.set_axisbelow(True)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
+            speedup_axes.dress(axes, f"{context} tokens of context")
         left.set_ylim(0, top)
-        left.set_ylabel("times as fast as plain decoding")
+        left.set_ylabel(speedup_axes.YLABEL)
     marks = "numbers: the best k; shaded: slower than plain decoding"
-    figure.suptitle(f"{title}\n({marks})", fontsize=10, x=0.01, ha="left")
+    speedup_axes.heading(figure, title, marks)
     results.save_figure(figure, path)
 
 
@@ -103,9 +95,7 @@ def _by_batch(axes: Any, points: Sequence[Point], alphas: Sequence[float]) -> No
         best = [point.best(alpha) for point in points]
         axes.plot(batches, [gain for _, gain in best], color=color, lw=1.5, label=f"{alpha:g}")
         _numbers(axes, batches, best, color)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.minorticks_off()
+    speedup_axes.by_batch(axes, batches)
     axes.set_xlabel("batch")
     axes.legend(
         title="alpha", reverse=True, fontsize=8, title_fontsize=8, frameon=False,

@@ -6,12 +6,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from eval import results
+from eval import results, speedup_axes
 from eval.modes import PLAIN
 from eval.sweep_bench import ADAPTIVE
 from eval.sweep_rows import Crossover, Row, crossovers, worst
 
-_GREY, _ADAPTIVE = "#666666", "#d55e00"
+_ADAPTIVE = "#d55e00"
 # From dark to light, told apart from each other and from the adaptive mode by the colour-blind too.
 _FIXED = ("#08306b", "#2879b9", "#73b2d8", "#009e73", "#8dd3a8")
 _FEW = 6  # repeats below which the smallest and the largest one enclose the median too seldom
@@ -92,9 +92,9 @@ def write(path: pathlib.Path, rows: Sequence[Row], title: str) -> None:
         for axes, context in zip(line, contexts, strict=True):
             own = [r for r in rows if (r["context"], r["alpha"]) == (context, alpha)]
             mine = [one for one in places if (one.context, one.alpha) == (context, alpha)]
+            speedup_axes.dress(axes, f"{context} tokens of context{_at(alpha)}", PLAIN)
             _panel(axes, own, mine, modes)
-            axes.set_title(f"{context} tokens of context{_at(alpha)}", fontsize=10, loc="left")
-        line[0].set_ylabel("times as fast as plain decoding")
+        line[0].set_ylabel(speedup_axes.YLABEL)
     panels[0][0].set_ylim(0, top)
     for axes in panels[-1]:
         axes.set_xlabel("batch")
@@ -102,7 +102,7 @@ def write(path: pathlib.Path, rows: Sequence[Row], title: str) -> None:
     if any(not row["lossless"] for row in rows):
         title = f"SYNTHETIC ACCEPTANCE, lossless=False: timing only\n{title}"
     marks = "bars: 95% interval over repeats; rings: slower than plain from this batch on"
-    figure.suptitle(f"{title}\n({marks})", fontsize=10, x=0.01, ha="left")
+    speedup_axes.heading(figure, title, marks)
     results.save_figure(figure, path)
 
 
@@ -110,8 +110,6 @@ def _panel(
     axes: Any, rows: Sequence[Row], places: Sequence[Crossover], modes: Sequence[str]
 ) -> None:
     batches = sorted({row["batch"] for row in rows})
-    axes.axhline(1, color=_GREY, lw=1, zorder=1, label=PLAIN)
-    axes.axhspan(0, 1, color="#fff3f0", zorder=0)  # slower than plain decoding
     crossed: list[float] = []
     for number, mode in enumerate(modes):
         own = sorted((row for row in rows if row["mode"] == mode), key=lambda row: row["batch"])
@@ -134,13 +132,7 @@ def _panel(
                     f"{one.batch:.3g}", (one.batch, 1), xytext=(0, -16 - 10 * low), va="center",
                     textcoords="offset points", ha="center", fontsize=8, color=color, zorder=6,
                 )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.minorticks_off()
-    axes.grid(color="#dddddd", lw=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    speedup_axes.by_batch(axes, batches)
 
 
 def _sentence(one: Crossover) -> str:
