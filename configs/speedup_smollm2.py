@@ -42,11 +42,13 @@ def get_config() -> ml_collections.ConfigDict:
     eagle.folder = "checkpoints/smollm2-135m-eagle3"
     eagle.k = 3
     eagle.min_prob = 0.25
+    eagle.max_entropy = 0.0  # in nats; 0: no such threshold
 
     config.medusa = medusa = ml_collections.ConfigDict()
     medusa.folder = "checkpoints/smollm2-135m-medusa"
     medusa.k = 2
     medusa.min_prob = 0.25
+    medusa.max_entropy = 0.0
 
     config.corpus = corpus = ml_collections.ConfigDict()
     corpus.folder = "checkpoints/smollm2-135m-corpus"

@@ -15,7 +15,7 @@ import specjax
 from eval import chat as chats
 from eval.chat import Chat
 from eval.synthetic import synthetic
-from specjax import Sampling, verify
+from specjax import AdaptiveParams, Sampling, policies, verify
 from specjax.draft import Drafter
 from specjax.drafters import (
     CorpusTable,
@@ -142,10 +142,9 @@ class Head(NamedTuple):
         """Its drafter's parameters."""
         return HEADS[self.mode].params(self.config, self.weights, self.ids, target_params)
 
-    def drafter(self, k: int, min_prob: float = 0.0) -> Drafter:
+    def drafter(self, k: int, **thresholds: float) -> Drafter:
         """The drafter of k tokens a round."""
-        make = HEADS[self.mode].drafter
-        return make(self.config, k, min_prob=min_prob) if min_prob else make(self.config, k)
+        return HEADS[self.mode].drafter(self.config, k, **thresholds)
 
     def drafting(self, k: int, target_params: Any) -> Drafting:
         """The drafter of always k tokens a round, and its parameters."""
@@ -212,7 +211,9 @@ def _head(name: str, settings: Settings, models: Models, temperature: float) -> 
     del temperature
     s, head = getattr(settings, name), models.heads[name]
     params = models.params(name, lambda: head.params(models.target.params))
-    return Drafting(head.drafter(s.k, s.min_prob), params, always_k=not s.min_prob)
+    given = {"min_prob": s.min_prob, "max_entropy": s.max_entropy}
+    thresholds = {name: value for name, value in given.items() if value}  # 0: none
+    return Drafting(head.drafter(s.k, **thresholds), params, always_k=not thresholds)
 
 
 def _corpus(settings: Settings, models: Models, temperature: float) -> Drafting:
@@ -259,14 +260,22 @@ def _adaptive(settings: Settings, models: Models, temperature: float) -> Draftin
         fresh=settings.adaptive.fresh,
         progress=lambda what: print(f"calibrating, {what}", flush=True),
     )
-    learn = None
-    if any(part.learn for part in parts):
-        each = learn_each(*(part.learn for part in parts))
+    return Drafting(drafter, params, _learn_inside(parts), parts=_flat(parts))
 
-        def learn(params: Any, tokens: Sequence[int]) -> Any:
-            return params._replace(drafters=each(params.drafters, tokens))
 
-    return Drafting(drafter, params, learn, parts=_flat(parts))
+def _heuristic(settings: Settings, models: Models, temperature: float) -> Drafting:
+    """Those that ``adaptive`` chooses among, by the schedule that others use."""
+    parts = [MAKERS[name](settings, models, temperature) for name in settings.adaptive.modes]
+    drafter = specjax.adaptive(*(part.drafter for part in parts), policy=policies.heuristic())
+    params = AdaptiveParams(tuple(part.params for part in parts))
+    return Drafting(drafter, params, _learn_inside(parts), parts=_flat(parts))
+
+
+def _learn_inside(parts: Sequence[Drafting]) -> Learn | None:
+    if not any(part.learn for part in parts):
+        return None
+    each = learn_each(*(part.learn for part in parts))
+    return lambda params, tokens: params._replace(drafters=each(params.drafters, tokens))
 
 
 class HeadKind(NamedTuple):
@@ -293,6 +302,7 @@ MAKERS: dict[str, Callable[[Settings, Models, float], Drafting]] = {
     "suffix": _suffix,
     "first_of": _first_of,
     "adaptive": _adaptive,
+    "heuristic": _heuristic,
 }
 
 

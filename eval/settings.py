@@ -13,6 +13,7 @@ from eval.modes import HEADS, MAKERS, PLAIN
 from specjax import verify
 
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
+CHOOSING = ("adaptive", "heuristic")  # modes that choose among those of config.adaptive
 DTYPES = ("", "float32", "bfloat16", "float16")
 
 
@@ -42,12 +43,14 @@ class HeadSettings:
     Attributes:
       folder: of the head (``specjax.heads.formats``); "": there is none, and no such mode.
       k: most draft tokens a round.
-      min_prob: how probable a draft must stay to go on; 0: always k tokens.
+      min_prob: how probable a draft must stay to go on; 0: no such threshold.
+      max_entropy: how unsure the head may be to go on, in nats; 0: no such threshold.
     """
 
     folder: str
     k: int
     min_prob: float
+    max_entropy: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +115,8 @@ class AdaptiveSettings:
     """Drafting by measured cost; see ``specjax.adapt``.
 
     Attributes:
-      modes: the drafting modes it chooses among, in every round.
+      modes: the drafting modes it chooses among, in every round. The mode "heuristic" asks the
+        first of them, by another schedule (``specjax.policies.heuristic``).
       acceptance: what it expects of a draft token before it has seen any.
       fresh: calibrate anew, also where there is a table of these parts on disk.
     """
@@ -194,7 +198,7 @@ class Settings:
     def drafting(self) -> set[str]:
         """The modes that are decoded in, and those whose drafters they use."""
         names = set(self.modes)
-        names |= set(self.adaptive.modes) if "adaptive" in names else set()
+        names |= set(self.adaptive.modes) if names & set(CHOOSING) else set()
         return names | (set(self.first_of.modes) if "first_of" in names else set())
 
 
@@ -278,6 +282,11 @@ def _check(s: Settings) -> None:
     for name in (*HEADS, "corpus"):
         results.at_least(1, **{f"{name}.k": getattr(s, name).k})
         results.share(**{f"{name}.min_prob": getattr(s, name).min_prob})
+    for name in HEADS:
+        if not 0 <= (entropy := getattr(s, name).max_entropy) < math.inf:
+            raise ValueError(
+                f"config.{name}.max_entropy={entropy}; it must be 0 (no threshold) or more, finite"
+            )
     results.at_least(1, **{"corpus.min_count": s.corpus.min_count})
     results.share(**{"corpus.min_first": s.corpus.min_first})
     results.share(**{"first_of.min_first": s.first_of.min_first})
@@ -292,7 +301,7 @@ def _check(s: Settings) -> None:
 
 
 def _check_first_of(s: Settings) -> None:
-    _check_parts(s, "first_of", (PLAIN, "first_of", "adaptive"))
+    _check_parts(s, "first_of", (PLAIN, "first_of", *CHOOSING))
     if s.first_of.n_min > s.ngram.n_max:
         raise ValueError(
             f"config.first_of.n_min={s.first_of.n_min} is above config.ngram.n_max="
@@ -301,7 +310,7 @@ def _check_first_of(s: Settings) -> None:
 
 
 def _check_adaptive(s: Settings) -> None:
-    _check_parts(s, "adaptive", (PLAIN, "adaptive"))
+    _check_parts(s, "adaptive", (PLAIN, *CHOOSING))
     results.share(**{"adaptive.acceptance": s.adaptive.acceptance})
     if not isinstance(s.adaptive.fresh, bool):
         raise ValueError(f"config.adaptive.fresh={s.adaptive.fresh!r}; it must be True or False")
@@ -313,7 +322,8 @@ def _check_parts(s: Settings, kind: str, others: tuple[str, ...]) -> None:
     for name in modes:
         if name not in names:
             raise ValueError(f"config.{kind}.modes holds {name!r}; choose from {', '.join(names)}")
-    if kind in s.drafting and "draft_model" in modes and not s.draft:
+    asks = CHOOSING if kind == "adaptive" else (kind,)
+    if s.drafting & set(asks) and "draft_model" in modes and not s.draft:
         raise ValueError(
             f"config.{kind}.modes holds 'draft_model', but config.draft is empty, and a copy of "
             "the target is no drafter: give config.draft"

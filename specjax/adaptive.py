@@ -150,8 +150,8 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         costs = policy.learned(costs, state.policy, rows) if policy.learned else costs
         return AdaptiveParams(several.learned(drafters, inner, state.drafters, rows), costs)
 
-    name = f"adaptive {' or '.join(drafter.name for drafter in drafters)}"
-    name = name if policy.needs_costs else f"{name} ({policy.name})"
+    how = "adaptive" if policy.needs_costs else policy.name
+    name = f"{how} {' or '.join(drafter.name for drafter in drafters)}"
     layers = several.layers(drafters)
     reads = any(drafter.reads_logits for drafter in drafters)
     return Drafter(

@@ -18,13 +18,21 @@ def test_a_run_with_the_adaptive_mode(tmp_path, monkeypatch: pytest.MonkeyPatch)
     config = speedup_smollm2.get_config()
     changes = {"target": str(tiny.make_folder(tmp_path / "model")), "prompts": str(file)}
     config.update({**changes, "max_new_tokens": 8, "temperatures": (0.0,)})
-    config.update({"modes": ("plain", "adaptive"), "ngram": {"k": 2, "k_short": 2}})
+    modes = ("plain", "heuristic", "adaptive")
+    config.update({"modes": modes, "ngram": {"k": 2, "k_short": 2}})
     config.adaptive.modes = ("prompt_lookup", "suffix")
     assert speedup.run(config, tmp_path / "out") == []
     rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
-    (row,) = (r for r in rows if r["mode"] == "adaptive" and r["category"] == "all")
-    assert row["label"] == "adaptive prompt lookup or suffix k=4"
-    assert row["first_difference"] is None and row["rounds"] > 0
+    whole = {r["mode"]: r for r in rows if r["category"] == "all"}
+    labels = {name: row["label"] for name, row in whole.items()}
+    assert labels["adaptive"] == "adaptive prompt lookup or suffix k=4"
+    assert labels["heuristic"] == "heuristic prompt lookup or suffix k=4"
+    for name in ("heuristic", "adaptive"):
+        row = whole[name]
+        assert row["first_difference"] is None and row["rounds"] > 0
+        assert (row["part_1"], row["part_2"]) == ("prompt lookup", "suffix")
+        assert 0 < row["asked_1"] + row["asked_2"] <= 1 and row["predicted_speedup"] > 0
+    assert whole["heuristic"]["asked_1"] == 1  # it asks the first, always
     assert len(list((tmp_path / "cache" / "costs").iterdir())) == 2, "a table for each drafter"
 
 

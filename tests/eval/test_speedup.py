@@ -76,8 +76,13 @@ def finished(folder, head, medusa, corpus, tmp_path_factory):
     modes = (*config.modes, "eagle", "medusa", "corpus", "suffix", "first_of")
     config.corpus.folder = str(corpus)
     config.first_of.modes = ("suffix", "corpus", "eagle")
-    config.update({"modes": modes, "eagle": {"folder": str(head), "k": 3, "min_prob": 1e-9}})
-    config.update({"medusa": {"folder": str(medusa), "k": 2, "min_prob": 0.0}})
+    config.update(
+        {
+            "modes": modes,
+            "eagle": {"folder": str(head), "k": 3, "min_prob": 1e-9, "max_entropy": 0.0},
+        }
+    )
+    config.update({"medusa": {"folder": str(medusa), "k": 2, "min_prob": 0.0, "max_entropy": 0.0}})
     failures = speedup.run(config, workdir / "out")
     return failures, workdir / "out"
 
