@@ -38,6 +38,13 @@ def get_config() -> ml_collections.ConfigDict:
     ngram.k_short = 4  # after a match of fewer than n_max tokens
     ngram.match = "recent"
 
+    config.short_lookup = short = ml_collections.ConfigDict()  # the last in first_of, if anywhere
+    short.k = 4
+    short.n_max = 1
+    short.n_min = 1
+    short.k_short = 4
+    short.match = "recent"
+
     config.eagle = eagle = ml_collections.ConfigDict()
     eagle.folder = "checkpoints/smollm2-135m-eagle3"
     eagle.k = 3

@@ -188,9 +188,9 @@ class Drafting(NamedTuple):
     is_copy: bool = False
 
 
-def _lookup(settings: Settings, models: Models, temperature: float) -> Drafting:
+def _lookup(name: str, settings: Settings, models: Models, temperature: float) -> Drafting:
     del models, temperature
-    s = settings.ngram
+    s = getattr(settings, name)
     lookup = ngram(s.k, n_max=s.n_max, n_min=s.n_min, k_short=s.k_short, match=s.match)
     return Drafting(lookup)
 
@@ -295,7 +295,8 @@ HEADS = {
 PLAIN = "plain"
 MAKERS: dict[str, Callable[[Settings, Models, float], Drafting]] = {
     PLAIN: lambda settings, models, temperature: Drafting(),
-    "prompt_lookup": _lookup,
+    "prompt_lookup": partial(_lookup, "ngram"),
+    "short_lookup": partial(_lookup, "short_lookup"),
     "draft_model": _draft_model,
     **{name: partial(_head, name) for name in HEADS},
     "corpus": _corpus,

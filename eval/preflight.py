@@ -36,7 +36,7 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
     dtype = jnp.dtype(settings.dtype or device.default_dtype())
     target = _config(settings.target)
     heads = {name: getattr(settings, name) for name in HEADS}
-    looked_up = settings.ngram, settings.corpus, settings.suffix
+    looked_up = settings.ngram, settings.short_lookup, settings.corpus, settings.suffix
     nodes = max(settings.k, *(one.k for one in (*looked_up, *heads.values())))
     items = {
         "target weights": _weight_bytes(target, dtype),

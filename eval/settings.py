@@ -13,6 +13,7 @@ from eval.modes import HEADS, MAKERS, PLAIN
 from specjax import verify
 
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
+LOOKUPS = ("ngram", "short_lookup")  # settings of one kind
 CHOOSING = ("adaptive", "heuristic")  # modes that choose among those of config.adaptive
 DTYPES = ("", "float32", "bfloat16", "float16")
 
@@ -141,6 +142,8 @@ class Settings:
       k: most draft tokens of the draft model.
       draft_min_prob: how probable its drafts must stay to go on; 0: always k tokens.
       ngram: prompt lookup.
+      short_lookup: prompt lookup once more, for matches so short that it only speaks in
+        ``first_of``, after all others.
       eagle: the EAGLE head.
       medusa: the Medusa heads.
       corpus: the corpus table.
@@ -170,6 +173,7 @@ class Settings:
     k: int
     draft_min_prob: float
     ngram: NgramSettings
+    short_lookup: NgramSettings
     eagle: HeadSettings
     medusa: HeadSettings
     corpus: CorpusSettings
@@ -209,7 +213,8 @@ def read(config: Mapping[str, Any]) -> Settings:
       ValueError: an unknown or missing key, or a value out of range; names it and the fix.
     """
     values = results.fields(Settings, config)
-    values["ngram"] = NgramSettings(**results.fields(NgramSettings, values["ngram"], "ngram."))
+    for name in LOOKUPS:
+        values[name] = NgramSettings(**results.fields(NgramSettings, values[name], f"{name}."))
     for name in HEADS:
         values[name] = HeadSettings(**results.fields(HeadSettings, values[name], f"{name}."))
     values["corpus"] = CorpusSettings(**results.fields(CorpusSettings, values["corpus"], "corpus."))
@@ -267,14 +272,19 @@ def _check(s: Settings) -> None:
     results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
     results.share(draft_min_prob=s.draft_min_prob)
     results.at_least(1, **{"first_of.n_min": s.first_of.n_min})
-    for kind, others in (("ngram", {"k_short": 1}), ("suffix", {"growth": 0})):
+    lookups = [(name, {"k_short": 1}) for name in LOOKUPS]
+    for kind, others in (*lookups, ("suffix", {"growth": 0})):
         own = getattr(s, kind)
         for name, least in {"k": 1, "n_min": 1, "n_max": own.n_min, **others}.items():
             results.at_least(least, **{f"{kind}.{name}": getattr(own, name)})
-    if s.ngram.k_short > s.ngram.k:
-        raise ValueError(
-            f"config.ngram.k_short={s.ngram.k_short} is above config.ngram.k={s.ngram.k}; lower it"
-        )
+    for kind in LOOKUPS:
+        own = getattr(s, kind)
+        if own.k_short > own.k:
+            raise ValueError(
+                f"config.{kind}.k_short={own.k_short} is above config.{kind}.k={own.k}; lower it"
+            )
+        if own.match not in ("recent", "first"):
+            raise ValueError(f"config.{kind}.match={own.match!r}; it must be recent or first")
     results.at_least(3, **{"suffix.capacity": s.suffix.capacity})
     results.share(**{"suffix.min_prob": s.suffix.min_prob})
     _check_first_of(s)
@@ -290,8 +300,6 @@ def _check(s: Settings) -> None:
     results.at_least(1, **{"corpus.min_count": s.corpus.min_count})
     results.share(**{"corpus.min_first": s.corpus.min_first})
     results.share(**{"first_of.min_first": s.first_of.min_first})
-    if s.ngram.match not in ("recent", "first"):
-        raise ValueError(f"config.ngram.match={s.ngram.match!r}; it must be recent or first")
     if s.dtype not in DTYPES:
         raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
     if not s.target:
