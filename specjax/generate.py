@@ -229,7 +229,7 @@ class _Rows:
 
     def _keep_learned(self, rows: list[int]) -> None:
         """What the drafter itself has learned in rows that are about to be refilled."""
-        ended = jnp.zeros(len(self._prompt), bool).at[np.array(rows)].set(True)
+        ended = np.isin(np.arange(len(self._prompt)), rows)
         after = learned_params(self._engine, self._params, self._state.drafter, ended)
         self._params = self._params._replace(drafter=after)
 

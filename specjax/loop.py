@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from specjax import stats, validate
 from specjax.draft import Drafter, Params, Prefill
@@ -87,11 +87,11 @@ def decode_state(
     return lax.while_loop(running, body, (jnp.zeros([], jnp.int32), state))[1]
 
 
-def learned_params(engine: Engine, params: Params, state: Any, rows: Array) -> Any:
+def learned_params(engine: Engine, params: Params, state: Any, rows: ArrayLike) -> Any:
     """The drafter's parameters with what it has learned in ``rows [B]``: ``Drafter.learned``."""
     if engine.drafter is None or engine.drafter.learned is None:
         return params.drafter
-    return _learned(engine.drafter, params, state, rows)
+    return _learned(engine.drafter, params, state, jnp.asarray(rows))
 
 
 @partial(jax.jit, static_argnums=(0,))

@@ -224,7 +224,7 @@ def finish(run: Run, *, max_new_tokens: int, pad_id: int = 0) -> SampleOutput:
 
 def learned(run: Run) -> Any:
     """The drafter's parameters for the next run; see ``SampleOutput``."""
-    rows = jnp.ones(run.state.length.shape, bool)
+    rows = np.ones(run.state.length.shape, bool)
     return learned_params(run.engine, run.params, run.state.drafter, rows)
 
 
