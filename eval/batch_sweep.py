@@ -38,7 +38,7 @@ from eval import (
     sweep_rows,
     timing,
 )
-from eval.modes import Head, load_head
+from eval.models import Head, load_head
 from eval.settings import DTYPES, VERIFIERS
 from eval.sweep_bench import Bench
 from specjax import device

@@ -17,7 +17,9 @@ from typing import Any
 
 import specjax
 from eval import chat as chats
-from eval import controller_cost, modes, results
+from eval import controller_cost, results
+from eval.models import load_head
+from eval.modes import sampling_of
 from eval.settings import DTYPES
 from specjax import device
 from specjax.by_cost import Costs, by_cost
@@ -66,8 +68,8 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     print(device.describe(), flush=True)
     target = chats.load(s.target, s.dtype or str(device.default_dtype()))
     if s.head:
-        head = modes.load_head(s.head, target.config)
-        drafter, params, *_ = head.drafting(s.k, target.params)
+        head = load_head(s.head, target.config)
+        drafter, params = head.drafter(s.k), head.params(target.params)
     else:
         drafter, params = ngram(s.k), None
     begun = time.perf_counter()
@@ -78,7 +80,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         params,
         batches=s.batches,
         contexts=s.contexts,
-        sampling=modes.sampling_of(s.temperature),
+        sampling=sampling_of(s.temperature),
         # Those that adaptive drafting runs in: down to one token, whatever the drafter alone does.
         widths=chosen_widths(None, specjax.adaptive(drafter)),
         fresh=s.fresh,

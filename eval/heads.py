@@ -23,8 +23,9 @@ import specjax
 from eval import chat as chats
 from eval import prompts, ranks, results
 from eval.chat import Chat
-from eval.modes import Drafting, load_head
+from eval.models import load_head
 from eval.ranks import RANKS
+from specjax.draft import Drafter
 
 ALL = "all"
 
@@ -96,12 +97,12 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     s, workdir = results.read(Settings, config), pathlib.Path(workdir)
     chat = chats.load(s.target)
     head = load_head(s.head, chat.config)
-    drafting = head.drafting(s.k, chat.params)
-    answers = _decode(s, chat, drafting)
+    drafter = head.drafter(s.k)
+    answers = _decode(s, chat, drafter, head.params(chat.params))
     for number, a in enumerate(tqdm.tqdm(answers, desc="ranks", disable=None, leave=False)):
         hits, asked = ranks.count(chat, head, s.k, a.tokens, a.start)
         answers[number] = a._replace(hits=hits, asked=asked)
-    about = {"mode": head.mode, "drafter": drafting.drafter.name}
+    about = {"mode": head.mode, "drafter": drafter.name}
     rows = [about | row for row in _rows(s, answers)]
     results.write(workdir, s, rows, [])
     print(results.table([_line(row, s.k) for row in rows]))
@@ -111,7 +112,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     return []
 
 
-def _decode(s: Settings, chat: Chat, drafting: Drafting) -> list[Answer]:
+def _decode(s: Settings, chat: Chat, drafter: Drafter, params: Any) -> list[Answer]:
     """Decodes all prompts in one compiled program: one buffer for all."""
     chosen = _chosen(s)
     encoded = [chat.encode(prompt.turns[:1]) for prompt in chosen]
@@ -124,8 +125,8 @@ def _decode(s: Settings, chat: Chat, drafting: Drafting) -> list[Answer]:
             chat.target,
             chat.params,
             whole,
-            drafter=drafting.drafter,
-            drafter_params=drafting.params,
+            drafter=drafter,
+            drafter_params=params,
             max_new_tokens=s.max_new_tokens,
             max_length=-(-slots // 128) * 128,
             eos_ids=chat.eos_ids,

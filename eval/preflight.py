@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from eval import chat as chats
 from eval.chat import Chat
-from eval.modes import HEADS
+from eval.models import HEADS
 from eval.settings import Settings
 from specjax import device
 from specjax.heads import formats

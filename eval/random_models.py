@@ -16,7 +16,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from eval.chat import Chat
-from eval.modes import Head
+from eval.models import Head
 from specjax.heads import EagleConfig
 from specjax.models import ModelConfig, init_params, loading, transformer_target, weights
 from specjax.models.linear import EMBED, panels_for, to_panels

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eval.chat import Chat
-from eval.modes import Head
+from eval.models import Head
 from specjax.heads import EagleConfig
 from specjax.heads.formats import HeadConfig
 from specjax.models.transformer import output_rows

@@ -9,7 +9,8 @@ from typing import Any
 
 from eval import results
 from eval.chat import BUILTIN_MODEL
-from eval.modes import HEADS, MAKERS, PLAIN
+from eval.models import HEADS
+from eval.modes import MAKERS, PLAIN
 from specjax import verify
 
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)

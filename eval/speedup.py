@@ -24,6 +24,7 @@ from eval import (
     chart,
     chat,
     checks,
+    models,
     modes,
     preflight,
     prompts,
@@ -57,11 +58,11 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     print(preflight.table(s, slots=2048), flush=True)
 
     begun = time.perf_counter()
-    models = modes.load(s, dtype)
-    target = models.target
+    loaded = models.load(s, dtype)
+    target = loaded.target
     print(f"loaded in {time.perf_counter() - begun:.1f} s", flush=True)
 
-    bench = Bench(s, target, modes.make(s, models), chosen)
+    bench = Bench(s, target, modes.make(s, loaded), chosen)
     begun = time.perf_counter()
     with _bar(len(bench.modes), "compiling") as bar:
         compile_s = bench.warm_up(bar.update)

@@ -17,7 +17,8 @@ import numpy as np
 
 import specjax
 from eval.chat import Chat
-from eval.modes import HEADS, PLAIN, Head, Mode, sampling_of
+from eval.models import HEADS, Head
+from eval.modes import PLAIN, Mode, sampling_of
 from eval.synthetic import synthetic
 from eval.timing import CompileLog
 from specjax import verify

@@ -131,7 +131,7 @@ def run(
 
 def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
     """The drafter as arguments of ``specjax.stream``."""
-    from eval import modes
+    from eval import models
     from specjax.drafters import corpus, corpus_params, corpus_table, draft_model, ngram
     from specjax.heads import formats
 
@@ -144,12 +144,12 @@ def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
         raise ValueError(f"--drafter={name}: give ngram, none, a folder or a hub id (owner/name)")
     if corpus_table.is_table(name):
         drafter = corpus(4 if k is None else k)
-        return {"drafter": drafter, "drafter_params": corpus_params(modes.load_corpus(name, chat))}
+        return {"drafter": drafter, "drafter_params": corpus_params(models.load_corpus(name, chat))}
     if formats.is_head(name):
-        head = modes.load_head(name, chat.config)
-        drafting = head.drafting(head.default_k if k is None else k, chat.params)
-        return {"drafter": drafting.drafter, "drafter_params": drafting.params}
-    model, params = modes.load_draft(name, chat)
+        head = models.load_head(name, chat.config)
+        drafter = head.drafter(head.default_k if k is None else k)
+        return {"drafter": drafter, "drafter_params": head.params(chat.params)}
+    model, params = models.load_draft(name, chat)
     drafter = draft_model(model, 5 if k is None else k)
     return {"drafter": drafter, "drafter_params": params}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specjax
-from eval import modes
+from eval import models
 from eval.chat import Chat
 from specjax.drafters import corpus, corpus_params, corpus_table, draft_model
 from specjax.heads import formats
@@ -20,16 +20,16 @@ HERE = pathlib.Path("checkpoints")
 
 
 def head(folder: str, chat: Chat) -> dict[str, Any]:
-    drafting = modes.load_head(folder, chat.config).drafting(3, chat.params)
-    return {"drafter": drafting.drafter, "drafter_params": drafting.params}
+    loaded = models.load_head(folder, chat.config)
+    return {"drafter": loaded.drafter(3), "drafter_params": loaded.params(chat.params)}
 
 
 def table(folder: str, chat: Chat) -> dict[str, Any]:
-    return {"drafter": corpus(4), "drafter_params": corpus_params(modes.load_corpus(folder, chat))}
+    return {"drafter": corpus(4), "drafter_params": corpus_params(models.load_corpus(folder, chat))}
 
 
 def student(folder: str, chat: Chat) -> dict[str, Any]:
-    model, params = modes.load_draft(folder, chat)
+    model, params = models.load_draft(folder, chat)
     return {"drafter": draft_model(model, 3), "drafter_params": params}
 
 
