@@ -9,6 +9,14 @@ from typing import Any
 
 from eval import results
 from eval.chat import BUILTIN_MODEL
+from eval.mode_settings import (
+    AdaptiveSettings,
+    CorpusSettings,
+    FirstOfSettings,
+    HeadSettings,
+    NgramSettings,
+    SuffixSettings,
+)
 from eval.models import HEADS
 from eval.modes import MAKERS, PLAIN
 from specjax import verify
@@ -17,115 +25,14 @@ VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.gree
 LOOKUPS = ("ngram", "short_lookup")  # settings of one kind
 CHOOSING = ("adaptive", "heuristic")  # modes that choose among those of config.adaptive
 DTYPES = ("", "float32", "bfloat16", "float16")
-
-
-@dataclasses.dataclass(frozen=True)
-class NgramSettings:
-    """Prompt lookup; see ``specjax.drafters.ngram``.
-
-    Attributes:
-      k: most tokens a draft holds.
-      n_max: longest match that is looked for.
-      n_min: shortest match that is trusted.
-      k_short: tokens drafted after a match of fewer than n_max tokens.
-      match: "recent" or "first".
-    """
-
-    k: int
-    n_max: int
-    n_min: int
-    k_short: int
-    match: str
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadSettings:
-    """A draft head; see ``specjax.drafters.eagle`` and ``specjax.drafters.medusa``.
-
-    Attributes:
-      folder: of the head (``specjax.heads.formats``); "": there is none, and no such mode.
-      k: most draft tokens a round.
-      min_prob: how probable a draft must stay to go on; 0: no such threshold.
-      max_entropy: how unsure the head may be to go on, in nats; 0: no such threshold.
-    """
-
-    folder: str
-    k: int
-    min_prob: float
-    max_entropy: float
-
-
-@dataclasses.dataclass(frozen=True)
-class CorpusSettings:
-    """A corpus table; see ``specjax.drafters.corpus``.
-
-    Attributes:
-      folder: of the table (``scripts.build_corpus``); "": there is none, and no such mode.
-      k: most draft tokens a round.
-      min_prob: how probable a draft must stay to go on.
-      min_first: how probable its first token must be; ``first_of`` has a value of its own.
-      min_count: contexts whose best continuation was seen less often are as good as unknown.
-      sampled: draw from the counts, above temperature 0; else drafts are given.
-    """
-
-    folder: str
-    k: int
-    min_prob: float
-    min_first: float
-    min_count: int
-    sampled: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class SuffixSettings:
-    """Suffix decoding; see ``specjax.drafters.suffix``. It knows the outputs of earlier prompts.
-
-    Attributes:
-      k: most draft tokens a round.
-      n_max: longest match that is looked for.
-      n_min: shortest match that is trusted.
-      growth: tokens drafted per matched token; 0: always k.
-      min_prob: share of the places that must agree with a draft.
-      capacity: tokens of past outputs.
-    """
-
-    k: int
-    n_max: int
-    n_min: int
-    growth: int
-    min_prob: float
-    capacity: int
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstOfSettings:
-    """Drafters in turn; see ``specjax.drafters.first_of``.
-
-    Attributes:
-      modes: the drafting modes asked, in this order.
-      n_min: what prompt lookup trusts here, where something better than nothing follows it.
-      min_first: how probable the corpus' first token must be, likewise.
-    """
-
-    modes: tuple[str, ...]
-    n_min: int
-    min_first: float
-
-
-@dataclasses.dataclass(frozen=True)
-class AdaptiveSettings:
-    """Drafting by measured cost; see ``specjax.adapt``.
-
-    Attributes:
-      modes: the drafting modes it chooses among, in every round. The mode "heuristic" asks the
-        first of them, by another schedule (``specjax.policies.heuristic``).
-      acceptance: what it expects of a draft token before it has seen any.
-      fresh: calibrate anew, also where there is a table of these parts on disk.
-    """
-
-    modes: tuple[str, ...]
-    acceptance: float
-    fresh: bool
+_OF_MODES: dict[str, type] = {
+    **dict.fromkeys(LOOKUPS, NgramSettings),
+    **dict.fromkeys(HEADS, HeadSettings),
+    "corpus": CorpusSettings,
+    "suffix": SuffixSettings,
+    "first_of": FirstOfSettings,
+    "adaptive": AdaptiveSettings,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,16 +121,11 @@ def read(config: Mapping[str, Any]) -> Settings:
       ValueError: an unknown or missing key, or a value out of range; names it and the fix.
     """
     values = results.fields(Settings, config)
-    for name in LOOKUPS:
-        values[name] = NgramSettings(**results.fields(NgramSettings, values[name], f"{name}."))
-    for name in HEADS:
-        values[name] = HeadSettings(**results.fields(HeadSettings, values[name], f"{name}."))
-    values["corpus"] = CorpusSettings(**results.fields(CorpusSettings, values["corpus"], "corpus."))
-    values["suffix"] = SuffixSettings(**results.fields(SuffixSettings, values["suffix"], "suffix."))
-    in_turn = results.fields(FirstOfSettings, values["first_of"], "first_of.")
-    values["first_of"] = FirstOfSettings(**{**in_turn, "modes": _words(in_turn["modes"])})
-    chosen = results.fields(AdaptiveSettings, values["adaptive"], "adaptive.")
-    values["adaptive"] = AdaptiveSettings(**{**chosen, "modes": _words(chosen["modes"])})
+    for name, kind in _OF_MODES.items():
+        own = results.fields(kind, values[name], f"{name}.")
+        if "modes" in own:
+            own["modes"] = _words(own["modes"])
+        values[name] = kind(**own)
     for name in ("modes", "sampled_modes"):
         values[name] = _words(values[name])
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
@@ -272,35 +174,10 @@ def _check(s: Settings) -> None:
         results.at_least(1, **{name: getattr(s, name)})
     results.at_least(0, sampled_per_category=s.sampled_per_category, seed=s.seed)
     results.share(draft_min_prob=s.draft_min_prob)
-    results.at_least(1, **{"first_of.n_min": s.first_of.n_min})
-    lookups = [(name, {"k_short": 1}) for name in LOOKUPS]
-    for kind, others in (*lookups, ("suffix", {"growth": 0})):
-        own = getattr(s, kind)
-        for name, least in {"k": 1, "n_min": 1, "n_max": own.n_min, **others}.items():
-            results.at_least(least, **{f"{kind}.{name}": getattr(own, name)})
-    for kind in LOOKUPS:
-        own = getattr(s, kind)
-        if own.k_short > own.k:
-            raise ValueError(
-                f"config.{kind}.k_short={own.k_short} is above config.{kind}.k={own.k}; lower it"
-            )
-        if own.match not in ("recent", "first"):
-            raise ValueError(f"config.{kind}.match={own.match!r}; it must be recent or first")
-    results.at_least(3, **{"suffix.capacity": s.suffix.capacity})
-    results.share(**{"suffix.min_prob": s.suffix.min_prob})
+    for name in _OF_MODES:
+        getattr(s, name).check(name)
     _check_first_of(s)
-    _check_adaptive(s)
-    for name in (*HEADS, "corpus"):
-        results.at_least(1, **{f"{name}.k": getattr(s, name).k})
-        results.share(**{f"{name}.min_prob": getattr(s, name).min_prob})
-    for name in HEADS:
-        if not 0 <= (entropy := getattr(s, name).max_entropy) < math.inf:
-            raise ValueError(
-                f"config.{name}.max_entropy={entropy}; it must be 0 (no threshold) or more, finite"
-            )
-    results.at_least(1, **{"corpus.min_count": s.corpus.min_count})
-    results.share(**{"corpus.min_first": s.corpus.min_first})
-    results.share(**{"first_of.min_first": s.first_of.min_first})
+    _check_parts(s, "adaptive", (PLAIN, *CHOOSING))
     if s.dtype not in DTYPES:
         raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
     if not s.target:
@@ -316,13 +193,6 @@ def _check_first_of(s: Settings) -> None:
             f"config.first_of.n_min={s.first_of.n_min} is above config.ngram.n_max="
             f"{s.ngram.n_max}; prompt lookup would never speak"
         )
-
-
-def _check_adaptive(s: Settings) -> None:
-    _check_parts(s, "adaptive", (PLAIN, *CHOOSING))
-    results.share(**{"adaptive.acceptance": s.adaptive.acceptance})
-    if not isinstance(s.adaptive.fresh, bool):
-        raise ValueError(f"config.adaptive.fresh={s.adaptive.fresh!r}; it must be True or False")
 
 
 def _check_parts(s: Settings, kind: str, others: tuple[str, ...]) -> None:
