@@ -25,8 +25,8 @@ from specjax import verify
 from specjax.costs import CostTable
 from specjax.draft import Drafter
 from specjax.loop import chosen_widths, decode_state
-from specjax.round import FinishReason
 from specjax.sample import Run, check_logits, learned
+from specjax.state import FinishReason
 from specjax.stats import Stats
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from jax import Array
 from eval.modes import Mode
 from specjax import decode, start, stream
 from specjax.draft import Context, Params, Record, Verdict
-from specjax.round import Engine, Request, State, propose
+from specjax.round import propose
 from specjax.sample import check_logits, learned
+from specjax.state import Engine, Request, State
 from specjax.stats import Stats
 from specjax.target import Cache, Target
 from specjax.verify.base import chain_path

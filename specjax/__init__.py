@@ -7,8 +7,8 @@ from specjax.cache import KVCache
 from specjax.calibrate import calibrate
 from specjax.draft import Params
 from specjax.generate import generate_many
-from specjax.round import FinishReason
 from specjax.sample import SampleOutput, decode, finish, sample, start, stream
+from specjax.state import FinishReason
 from specjax.target import Target
 from specjax.warp import Sampling
 

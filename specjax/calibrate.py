@@ -22,8 +22,9 @@ from specjax.costs import CostTable
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.loop import cache_dtype, prepare
 from specjax.machine import cache_folder
-from specjax.round import RUNNING, Engine, Request, State, advance, propose
+from specjax.round import advance, propose
 from specjax.sample import start
+from specjax.state import RUNNING, Engine, Request, State
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling

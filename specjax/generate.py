@@ -25,7 +25,7 @@ from specjax.loop import (
     prefilled,
     prepare,
 )
-from specjax.round import BAD_LOGITS, LENGTH, RUNNING, Engine, FinishReason, Request, State
+from specjax.state import BAD_LOGITS, LENGTH, RUNNING, Engine, FinishReason, Request, State
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling

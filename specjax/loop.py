@@ -14,7 +14,8 @@ from jax.typing import ArrayLike, DTypeLike
 from specjax import stats, validate
 from specjax.draft import Drafter, Params, Prefill
 from specjax.prefill import prefill
-from specjax.round import Engine, Request, State, run_round
+from specjax.round import run_round
+from specjax.state import Engine, Request, State
 from specjax.target import Target
 from specjax.verify import Verifier, block, greedy
 from specjax.warp import Sampling

@@ -22,7 +22,7 @@ from specjax.loop import (
     prefilled,
     prepare,
 )
-from specjax.round import Engine, FinishReason, Request, State
+from specjax.state import Engine, FinishReason, Request, State
 from specjax.stats import Stats
 from specjax.target import Target
 from specjax.verify import Verifier

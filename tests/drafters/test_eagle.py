@@ -17,7 +17,7 @@ from specjax.drafters.eagle import WAITING
 from specjax.heads import EagleConfig
 from specjax.models import ModelConfig, init_params, transformer_target
 from specjax.prefill import prefill
-from specjax.round import RUNNING
+from specjax.state import RUNNING
 from tests import support
 from train import eagle_init
 

@@ -18,7 +18,7 @@ from specjax import Sampling, testing
 from specjax.draft import Drafter
 from specjax.drafters import draft_model, first_of, medusa, ngram, suffix
 from specjax.heads import MedusaConfig
-from specjax.round import State
+from specjax.state import State
 from tests import support
 from tests.planted import laws
 

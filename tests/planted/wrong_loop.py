@@ -9,7 +9,7 @@ import pytest
 from jax import Array
 
 from specjax import cache as kv
-from specjax import keys, round, stats
+from specjax import keys, round, scoring, stats
 from specjax.draft import Draft, Verdict
 from specjax.target import Target
 from tests.planted import identity
@@ -176,7 +176,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 @FAULTS.add(identity.greedy)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A pass one token too narrow: nobody looks after the last draft token."""
-    right = round.score
+    right = scoring.score
 
     def score(
         engine: Any, params: Any, request: Any, state: Any, draft: Draft, noise: Any
@@ -188,7 +188,7 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
         verdict = verdict._replace(accepted=verdict.accepted + unseen.astype(jnp.int32))
         return scored._replace(verdict=verdict), cache, width
 
-    patch.setattr(round, "score", score)
+    patch.setattr(scoring, "score", score)
     return {}
 
 
