@@ -39,7 +39,7 @@ def start(policy: Policy, costs: Costs, batch: int) -> Trip:
     """Before the first round: rows of a prompt as long as the shortest context."""
     drafters, lengths = costs.draft.shape
     length = jnp.full([batch], costs.contexts[0], jnp.int32)
-    return Trip(policy.init(batch, drafters, lengths - 1), length, jnp.zeros([], jnp.int32))
+    return Trip(policy.init(costs, batch, drafters, lengths - 1), length, jnp.zeros([], jnp.int32))
 
 
 def seconds(policy: Policy, costs: Costs, batch: int, rounds: int = 3000) -> float:

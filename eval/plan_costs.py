@@ -125,14 +125,16 @@ def _check_table(s: Settings, table: costs.CostTable) -> None:
 
 def _check_origin(s: Settings, model: ModelConfig, origin: costs.Origin) -> None:
     """Raises ValueError where the table was measured on something else; names what differs."""
-    known, dtype = f"the table {s.table}", jnp.dtype(origin.dtype)
-    as_loaded = loading.wants_panels(model, dtype)
-    # With panels or without, it is the same model; what another device holds is not known here.
-    ours, other = (
-        costs.described(transformer_target(model).name, loading.shapes(model, dtype, panels=panels))
-        for panels in (as_loaded, not as_loaded)
+    known, name = f"the table {s.table}", transformer_target(model).name
+    # With panels or without, in whatever dtype, it is the same model: what another device holds is
+    # not known here, and a table's dtype is that of the caches.
+    dtypes = [origin.dtype, *(dtype for dtype in DTYPES[1:] if dtype != origin.dtype)]
+    ours, *others = (
+        costs.described(name, loading.shapes(model, jnp.dtype(dtype), panels=panels))
+        for dtype in dtypes
+        for panels in sorted({True, False}, reverse=loading.wants_panels(model, jnp.dtype(dtype)))
     )
-    if origin.model not in (ours, other):
+    if origin.model not in (ours, *others):
         raise ValueError(
             f"config.target={s.target!r} is {ours}, but {known} is of another model, "
             f"{origin.model}; give the target that it was measured on, or calibrate with this one"

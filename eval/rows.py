@@ -169,19 +169,19 @@ def draft_cost(mode: Mode, trial: Trial) -> float | None:
 def draft_seconds(mode: Mode, trial: Trial) -> float:
     """Seconds of the drafters' own work in an average round.
 
-    Each part works in the rounds in which it was asked. A draft that ends early has taken one guess
-    more than it has tokens: the one that was too improbable; a look-up is one piece of work however
-    long its draft. Guesses are taken to cost the same each, and parts that were asked before the
-    one whose draft it is (look-ups, in any sensible order) nothing.
+    Each part works in the rounds in which it was asked. A draft that may end early has taken one
+    guess more than it has tokens: the one that was too improbable. Guesses are taken to cost the
+    same each (a look-up's all together next to nothing), and parts that were asked before the one
+    whose draft it is (look-ups, in any sensible order) nothing.
     """
     seen, seconds = trial.decoding.stats, 0.0
     for number, (one, whole_s) in enumerate(zip(mode.alone, trial.drafts, strict=True)):
         asked = int(seen.asked[0, number])
         guesses = int(seen.drafted_by[0, number]) / asked if asked else 0
         assert one.drafter is not None
-        if one.drafter.whole is not None:
+        if one.drafter.varies:
             guesses = min(guesses + 1, one.k)
-        elif one.drafter.varies or one.drafter is mode.drafter:
+        elif one.drafter is mode.drafter:
             guesses = one.k
         seconds += asked * whole_s * guesses / one.k
     return seconds / trial.decoding.rounds

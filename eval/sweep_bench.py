@@ -46,6 +46,7 @@ class Trial(NamedTuple):
         that are finished still cost what they did.
       full_tokens: what all rows had emitted by then.
       stats: the run's counters, as numpy arrays.
+      drafter_params: those for the next batch, with what the drafter has learned.
     """
 
     tokens: np.ndarray
@@ -53,6 +54,7 @@ class Trial(NamedTuple):
     full_s: float
     full_tokens: int
     stats: Stats
+    drafter_params: Any = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -208,18 +210,25 @@ class Bench:
         repeats = self._s.repeats_of(batch)
         prompts = [self.prompts(batch, context, repeat) for repeat in range(repeats)]
         trials: dict[Mode, list[Trial]] = {mode: [] for mode in modes}
+        hopeful = [mode.drafter_params for mode in modes]
         for repeat, rows in enumerate(prompts):
             raced = self._race(modes, rows, repeat, self._s.max_new_tokens, self._rounds)
             for mode, trial in zip(modes, raced, strict=True):
                 trials[mode].append(trial)
+                mode.drafter_params = trial.drafter_params  # the next repeat knows what this saw
                 done(f"batch {batch}, context {context}")
+        for mode, given in zip(modes, hopeful, strict=True):
+            mode.drafter_params = given
         return Cell(batch, context, alpha, prompts, trials)
 
     def _race(
         self, modes: Sequence[Mode], rows: list[list[int]], repeat: int, budget: int, rounds: int
     ) -> list[Trial]:
         """Decodes a batch in each mode, every row to its budget, ``rounds`` at a time."""
-        key = jax.random.fold_in(jax.random.key(self._s.seed), repeat)  # the same in all modes
+        # The same in all modes, and in no two cells: what was learned may depend on noise.
+        key = jax.random.key(self._s.seed)
+        for number in (repeat, len(rows), len(rows[0])):
+            key = jax.random.fold_in(key, number)
         raced = []
         for mode in modes:
             run = specjax.start(
@@ -236,8 +245,6 @@ class Bench:
                 if one.running:
                     one.go_on(rounds)
             turn += 1
-        for mode, one in zip(modes, raced, strict=True):
-            mode.drafter_params = one.learned()  # of earlier repeats a batch knows what they saw
         return [one.finish(budget) for one in raced]
 
 
@@ -265,10 +272,6 @@ class _Decoding:
             self._full = self._seconds, int(np.sum(length - self._start))
         self.running = bool(np.any(reason == FinishReason.RUNNING))
 
-    def learned(self) -> Any:
-        """The drafter's parameters for the next batch."""
-        return learned(self._run)
-
     def finish(self, budget: int) -> Trial:
         """What came of it.
 
@@ -279,4 +282,5 @@ class _Decoding:
         assert self._full is not None
         tokens, stats = jax.device_get((self._run.state.tokens, self._run.state.stats))
         start = self._start[0]  # all prompts are of one length
-        return Trial(tokens[:, start : start + budget], self._seconds, *self._full, stats)
+        tokens = tokens[:, start : start + budget]
+        return Trial(tokens, self._seconds, *self._full, stats, learned(self._run))

@@ -101,11 +101,11 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         return params._replace(drafter=given.drafters), given.costs
 
     def init(params: Params, prefill: Prefill) -> AdaptiveState:
-        inner, _ = own(params)
+        inner, costs = own(params)
         states = several.init("adaptive", drafters, inner, prefill)
         batch = prefill.length.shape[0]
         none = jnp.zeros([batch], jnp.int32)
-        return AdaptiveState(states, policy.init(batch, len(drafters), nodes), none, none)
+        return AdaptiveState(states, policy.init(costs, batch, len(drafters), nodes), none, none)
 
     def propose(
         params: Params, state: AdaptiveState, context: Context, limit: Array
@@ -120,7 +120,7 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
             theirs, new, cache = drafter.propose(
                 several.own(inner, i), state.drafters[i], context, allowed
             )
-            theirs = several.of_part(drafters, i, several.padded(theirs, nodes))
+            theirs, _ = several.of_part(drafters, i, several.padded(theirs, nodes))
             draft = theirs if draft is None else several.either(mine, theirs, draft)
             states.append(new)
             context = context._replace(cache=cache)
@@ -148,13 +148,15 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     def learned(params: Params, state: AdaptiveState, rows: Array) -> AdaptiveParams:
         inner, costs = own(params)
         costs = policy.learned(costs, state.policy, rows) if policy.learned else costs
-        return AdaptiveParams(several.learned(drafters, inner, state.drafters, rows), costs)
+        parts = several.learned(drafters, inner, state.drafters, rows)
+        return AdaptiveParams(tuple(parts), costs)
 
     how = "adaptive" if policy.needs_costs else policy.name
     name = f"{how} {' or '.join(drafter.name for drafter in drafters)}"
     layers = several.layers(drafters)
     reads = any(drafter.reads_logits for drafter in drafters)
+    learns = policy.learned is not None or any(drafter.learned for drafter in drafters)
     return Drafter(
-        init, propose, update, nodes, layers, name, True, None, reads, learned,
-        several.parts(drafters),
+        init, propose, update, nodes, layers, name, True, None, reads,
+        learned if learns else None, several.parts(drafters),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ class Costs(NamedTuple):
       drafted: ``[D, N]``, the share in which it is drafted at all, given that all before it were
         (where that comes from an earlier run's ``stats``: given that they were right).
       seen: ``[2, D, N]``, the rounds that these two shares come from; 0: from nothing but hope.
+      silent: ``[D]``, rounds since the drafter was asked for anything, in earlier runs.
+      wait: ``[D]``, how many of them there may be; 0: the policy's first wait.
     """
 
     contexts: Array
@@ -35,6 +37,8 @@ class Costs(NamedTuple):
     accepted: Array
     drafted: Array
     seen: Array
+    silent: Array
+    wait: Array
 
 
 class Counts(NamedTuple):
@@ -110,11 +114,15 @@ def by_cost(
             "time"
         )
     kept, kept_long = 1 - 1 / memory, 1 - 1 / (16 * memory)
+    learned = partial(_learned, weight=weight, most=16 * memory)
 
-    def init(batch: int, drafters: int, nodes: int) -> Counts:
+    def init(costs: Costs, batch: int, drafters: int, nodes: int) -> Counts:
         zeros = jnp.zeros([batch, 2, drafters, nodes], jnp.float32)
-        none = jnp.zeros([batch, drafters], jnp.int32)
-        return Counts(zeros, zeros, zeros, zeros, none, none + probe_first)
+        wait = jnp.where(costs.wait > 0, costs.wait, probe_first)
+        silent, wait = (
+            jnp.broadcast_to(x.astype(jnp.int32), (batch, drafters)) for x in (costs.silent, wait)
+        )
+        return Counts(zeros, zeros, zeros, zeros, silent, wait)
 
     def choose(costs: Costs, state: Counts, context: Context) -> tuple[Array, Array]:
         live = ~context.done
@@ -178,24 +186,29 @@ def by_cost(
         silent = jnp.where(active, silent, state.silent)
         return Counts(right, could, drafted, asked, silent, jnp.where(active, wait, state.wait))
 
-    def learned(costs: Costs, state: Counts, rows: Array) -> Costs:
-        own = rows[:, None, None]
-        right, could, drafted, asked = (
-            jnp.sum(jnp.where(own, counts[:, 1], 0), 0) for counts in state[:4]
-        )
-
-        def share(before: Array, seen: Array, hits: Array, tries: Array) -> Array:
-            base = jnp.maximum(seen, weight)
-            return (base * before + hits) / (base + tries)
-
-        tries = jnp.stack([could, asked])
-        return costs._replace(
-            accepted=share(costs.accepted, costs.seen[0], right, could),
-            drafted=share(costs.drafted, costs.seen[1], drafted, asked),
-            seen=jnp.minimum(costs.seen + tries, 16 * memory),
-        )
-
     return Policy(init, choose, learn, "by cost", needs_costs=True, learned=learned)
+
+
+@jax.jit
+def _learned(costs: Costs, state: Counts, rows: Array, weight: float, most: int) -> Costs:
+    """What the next run may expect; see ``Policy.learned``."""
+    own = rows[:, None]
+    right, could, drafted, asked = (
+        jnp.sum(jnp.where(own[:, None], counts[:, 1], 0), 0) for counts in state[:4]
+    )
+
+    def share(before: Array, seen: Array, hits: Array, tries: Array) -> Array:
+        base = jnp.clip(seen, weight, most)
+        return (base * before + hits) / (base + tries)
+
+    silent, wait = (jnp.max(jnp.where(own, x, 0), 0) for x in (state.silent, state.wait))
+    return costs._replace(
+        accepted=share(costs.accepted, costs.seen[0], right, could),
+        drafted=share(costs.drafted, costs.seen[1], drafted, asked),
+        seen=jnp.minimum(costs.seen + jnp.stack([could, asked]), most),
+        silent=silent.astype(jnp.float32),
+        wait=wait.astype(jnp.float32),
+    )
 
 
 def expectation(
@@ -228,8 +241,9 @@ def estimate(
     """Shares ``[B, D, N]`` from counts ``[B, 2, D, N]``; see ``by_cost``.
 
     Nothing is counted twice: a row leans on the *other* rows, and all on what has faded from the
-    counts that fade soon. What is expected of a position that was never seen is at least what is
-    known of the one before it: hope makes a length that was never tried worth a try.
+    counts that fade soon. What is expected of a position that was hardly seen (less than ``weight``
+    rounds) is at least what is known of the one before it: hope makes a length that was never tried
+    worth a try.
     """
     rows = live[:, None, None, None]
     hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
@@ -243,7 +257,8 @@ def estimate(
     shares: list[Array] = []
     known = prior[:, 0]
     for n in range(prior.shape[1]):
-        hope = jnp.maximum(prior[:, n], jnp.where(seen[:, n] > 0, 0, known))
+        unseen = jnp.maximum(1 - seen[:, n] / weight, 0)
+        hope = prior[:, n] + unseen * jnp.maximum(known - prior[:, n], 0)
         in_all = (old_right[:, n] + weight * hope) / (old_of[:, n] + weight)
         known = (all_right[:, n] + weight * in_all) / (all_of[:, n] + weight)
         others = all_right[:, n] - right[:, :, n] + weight * in_all

@@ -134,6 +134,7 @@ class Drafter(NamedTuple):
       reads_logits: whether its update asks for the target's logits, ``Record.logits``.
       learned: ``(params, state, rows) -> drafter_params``, those of the next run, with what it has
         learned in these rows (bool ``[B]``) of this one; of the same structure, shapes and dtypes.
+        Called outside of compiled code, so that what isn't learned is handed on and not copied.
         None: it learns nothing that outlasts a run.
       parts: the drafters it is made of, if it is made of several.
     """

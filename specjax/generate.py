@@ -103,7 +103,8 @@ def generate_many(
     answer's tokens then depend on what came before it, in this order and batch, though its law
     doesn't: it is no longer the one ``specjax.sample`` gives for its key. The same goes for
     ``adaptive`` drafters, whose draft lengths a batch shares, and which keep what they have learned
-    in a row when it takes its next prompt.
+    in a row when it takes its next prompt (and forget it when this iterator ends: ``sample`` hands
+    it on).
 
     Args:
       target: the model.

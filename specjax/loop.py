@@ -92,13 +92,8 @@ def learned_params(engine: Engine, params: Params, state: Any, rows: ArrayLike) 
     """The drafter's parameters with what it has learned in ``rows [B]``: ``Drafter.learned``."""
     if engine.drafter is None or engine.drafter.learned is None:
         return params.drafter
-    return _learned(engine.drafter, params, state, jnp.asarray(rows))
-
-
-@partial(jax.jit, static_argnums=(0,))
-def _learned(drafter: Drafter, params: Params, state: Any, rows: Array) -> Any:
-    assert drafter.learned is not None
-    return drafter.learned(params, state, rows)
+    # Not compiled as a whole, or what isn't learned would be copied.
+    return engine.drafter.learned(params, state, jnp.asarray(rows))
 
 
 def buffer_slots(prompt: int, budget: int, nodes: int, max_length: int | None) -> int:

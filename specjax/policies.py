@@ -38,9 +38,10 @@ class Policy(NamedTuple):
     """Who drafts in a round, and how much. Make it in a factory that keeps what it made.
 
     Attributes:
-      init: ``(batch, drafters, nodes) -> state``; every array's first axis is the batch.
+      init: ``(costs, batch, drafters, nodes) -> state``; every array's first axis is the batch.
+        ``costs``: see ``by_cost.Costs``; None if there are none.
       choose: ``(costs, state, context) -> (drafter [], limit [B])``, both int32; a limit above what
-        the drafter drafts means all of it. ``costs``: see ``by_cost.Costs``.
+        the drafter drafts means all of it.
       learn: ``(costs, state, outcome) -> state``.
       name: for tables.
       needs_costs: whether it asks for ``by_cost.Costs``.
@@ -48,7 +49,7 @@ class Policy(NamedTuple):
         (bool ``[B]``) of this one; None: as much as before.
     """
 
-    init: Callable[[int, int, int], Any]
+    init: Callable[[Any, int, int, int], Any]
     choose: Callable[[Any, Any, Context], tuple[Array, Array]]
     learn: Callable[[Any, Any, Outcome], Any]
     name: str
@@ -88,8 +89,8 @@ def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
         if k < 0:
             raise ValueError(f"by_batch: k={k} from batch {batch} on; it must be 0 or more")
 
-    def init(batch: int, drafters: int, nodes: int) -> tuple[()]:
-        del batch, drafters, nodes
+    def init(costs: Any, batch: int, drafters: int, nodes: int) -> tuple[()]:
+        del costs, batch, drafters, nodes
         return ()
 
     def choose(costs: Any, state: tuple[()], context: Context) -> tuple[Array, Array]:
@@ -126,8 +127,8 @@ def heuristic(first: int = 5, *, up: int = 2, down: int = 1) -> Policy:
             "steps 0 or more"
         )
 
-    def init(batch: int, drafters: int, nodes: int) -> Array:
-        del drafters
+    def init(costs: Any, batch: int, drafters: int, nodes: int) -> Array:
+        del costs, drafters
         return jnp.full([batch], min(first, nodes), jnp.int32)
 
     def choose(costs: Any, state: Array, context: Context) -> tuple[Array, Array]:

@@ -38,7 +38,9 @@ class SampleOutput(NamedTuple):
       finish_reason: int32 ``[B]``, of ``FinishReason``.
       stats: counters.
       drafter_params: those to give the next run: of a drafter that learns (``adaptive``) with what
-        it has learned, else as they were.
+        it has learned, else as they were. The next run needs a key of its own: under token and
+        block verification what was learned depends on the noise, and output is biased where draft
+        lengths depend on the very noise they are verified with.
     """
 
     tokens: Array

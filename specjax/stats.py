@@ -17,8 +17,8 @@ class Stats(NamedTuple):
       drafted: ``[B]``, draft tokens submitted.
       judged: ``[B, N]`` by position: a round judges min(accepted + 1, drafted) of them.
       accepted: ``[B, N]`` by position; by the verifier, before any cut at an EOS.
-      asked: ``[B, P]``, rounds of which each part was asked for the draft (``Draft.part``); all
-        rounds where there is only one.
+      asked: ``[B, P]``, rounds in which the draft was each part's, or that was asked last and had
+        none (``Draft.part``); all rounds of a drafter that isn't made of others.
       drafted_by: ``[B, P]``, the draft tokens of each part.
       widths: ``[W]``, target passes of the batch at each width.
     """

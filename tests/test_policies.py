@@ -43,7 +43,7 @@ def test_by_batch(batch: int, k: int) -> None:
 def test_heuristic() -> None:
     """Two more after a whole draft, one fewer after another, never none."""
     policy = policies.heuristic(3)
-    state = policy.init(3, 1, 5)
+    state = policy.init(None, 3, 1, 5)
     kept = ([3, 1, 0], [5, 2, 0], [5, 1, 0], [5, 0, 0])
     want = ([5, 2, 2], [7, 4, 1], [7, 3, 1], [7, 2, 1])
     for accepted, after in zip(kept, want, strict=True):

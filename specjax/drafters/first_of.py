@@ -55,8 +55,8 @@ def first_of(*drafters: Drafter) -> Drafter:
             most_of_it = jnp.where(silent, jnp.minimum(limit, drafter.num_nodes), 0)
             own = several.own(params, i)
             theirs, new, cache = drafter.propose(own, state[i], context, most_of_it)
-            theirs = several.of_part(drafters, i, several.padded(theirs, most))
-            draft = several.either(silent & (limit > 0), theirs, draft)
+            theirs, asked = several.of_part(drafters, i, several.padded(theirs, most))
+            draft = several.either(silent & (limit > 0) & asked, theirs, draft)
             after.append(new)
             context = context._replace(cache=cache)
         return draft, tuple(after), context.cache
@@ -64,7 +64,7 @@ def first_of(*drafters: Drafter) -> Drafter:
     def update(params: Params, state: tuple, context: Context, record: Record) -> tuple:
         return several.update(drafters, params, state, context, record)
 
-    def learned(params: Params, state: tuple, rows: Array) -> tuple:
+    def learned(params: Params, state: tuple, rows: Array) -> Any:
         return several.learned(drafters, params, state, rows)
 
     name = " / ".join(drafter.name for drafter in drafters)

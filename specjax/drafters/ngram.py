@@ -77,7 +77,8 @@ def ngram(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="prompt lookup")
+    name = "prompt lookup" if n_max > 1 else "one-token lookup"
+    return Drafter(init, propose, update, num_nodes=k, name=name)
 
 
 def _longest_match(tokens: Array, length: Array, n_max: int, recent: bool) -> tuple[Array, Array]:

@@ -57,11 +57,9 @@ def update(
     )
 
 
-def learned(
-    drafters: tuple[Drafter, ...], params: Params, state: tuple, rows: Array
-) -> tuple[Any, ...]:
+def learned(drafters: tuple[Drafter, ...], params: Params, state: tuple, rows: Array) -> Any:
     """Their parameters for the next run (see ``Drafter.learned``)."""
-    return tuple(
+    return type(params.drafter)(
         drafter.learned(own(params, i), state[i], rows) if drafter.learned else params.drafter[i]
         for i, drafter in enumerate(drafters)
     )
@@ -72,11 +70,14 @@ def parts(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     return tuple(part for drafter in drafters for part in drafter.parts or (drafter,))
 
 
-def of_part(drafters: tuple[Drafter, ...], number: int, draft: Draft) -> Draft:
-    """One drafter's draft, with its place among all parts."""
+def of_part(drafters: tuple[Drafter, ...], number: int, draft: Draft) -> tuple[Draft, Array]:
+    """One drafter's draft, with its place among all parts; bool ``[B]``, whether it was asked.
+
+    A drafter that is a controller around others may ask nobody.
+    """
     before = len(parts(drafters[:number]))
     part = jnp.zeros_like(draft.length) if draft.part is None else draft.part
-    return draft._replace(part=jnp.where(part < 0, -1, part + before))
+    return draft._replace(part=jnp.where(part < 0, -1, part + before)), part >= 0
 
 
 def own_features(drafters: tuple[Drafter, ...], features: Array | None) -> list[Array | None]:

@@ -23,7 +23,7 @@ COSTS = Costs(
         jnp.asarray(values, jnp.float32)
         for values in (
             [4, 20], [[10, 11, 12], [12, 13, 14]], [[1, 2, 3], [1, 1.5, np.inf]],
-            [[0.6, 0.6]] * 2, [[1, 1]] * 2,
+            [[0.6, 0.6]] * 2, [[1, 1]] * 2, np.zeros([2, 2, 2]), [0, 0], [0, 0],
         )
     )
 )  # fmt: skip
@@ -31,7 +31,7 @@ COSTS = Costs(
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_rounds_are_those_of_the_policy(batch: int) -> None:
-    """By hand, each call alone: the same counts as from the loop, and no two rounds alike."""
+    """By hand, each call alone: the same counts as from the loop, and not all rounds alike."""
     policy, count = by_cost(), 12
     trip = start = controller_cost.start(policy, COSTS, batch)
     got = controller_cost.decide(policy, COSTS, start, jnp.asarray(count, jnp.int32))

@@ -87,7 +87,7 @@ def test_costs_and_predictions():
     # In turn: six rounds of the look-up's, two of the model's with 3 tokens, two of nobody's.
     model = Drafting(unsure.drafter), Drafting(DRAFT.drafter)
     seen = early.decoding.stats._replace(
-        rounds=np.array([10]), asked=np.array([[6, 2]]), drafted_by=np.array([[12, 3]])
+        rounds=np.array([10]), asked=np.array([[6, 2]]), drafted_by=np.array([[6, 3]])
     )
     for part, guesses in zip(model, (2, 1.5), strict=True):
         turns = first_of(LOOKUP.drafter, part.drafter)
@@ -96,7 +96,7 @@ def test_costs_and_predictions():
         )
         decoding = early.decoding._replace(stats=seen)
         spoken = early._replace(decoding=decoding, drafts=(0.001, 0.005))
-        want = (6 * 0.001 + 2 * 0.005 * guesses / 2) / 10
+        want = (6 * 0.001 / 2 + 2 * 0.005 * guesses / 2) / 10
         assert rows.draft_seconds(both, spoken) == pytest.approx(want)
         assert rows.draft_cost(both, spoken) is None
 

@@ -249,6 +249,8 @@ FROM_EACH = Costs(
     accepted=jnp.full([1, K], 0.6),
     drafted=jnp.ones([1, K]),
     seen=jnp.zeros([2, 1, K]),
+    silent=jnp.zeros([1]),
+    wait=jnp.zeros([1]),
 )
 
 
