@@ -241,9 +241,9 @@ def estimate(
     """Shares ``[B, D, N]`` from counts ``[B, 2, D, N]``; see ``by_cost``.
 
     Nothing is counted twice: a row leans on the *other* rows, and all on what has faded from the
-    counts that fade soon. What is expected of a position that was hardly seen (less than ``weight``
-    rounds) is at least what is known of the one before it: hope makes a length that was never tried
-    worth a try.
+    counts that fade soon. Of a position that was hardly seen (less than ``weight`` rounds) the best
+    is hoped for, as far as the one before it was seen, and else as much as of that one: hope makes
+    a length that was never tried worth a try where even its tokens, all right, would pay.
     """
     rows = live[:, None, None, None]
     hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
@@ -255,12 +255,14 @@ def estimate(
     right, all_right, old_right = split(hits)
     of, all_of, old_of = split(tries)
     shares: list[Array] = []
-    known = prior[:, 0]
+    evidence = jnp.minimum((seen + jnp.sum(tries[:, 1], 0)) / weight, 1)
+    best = prior[:, 0]
     for n in range(prior.shape[1]):
         unseen = jnp.maximum(1 - seen[:, n] / weight, 0)
-        hope = prior[:, n] + unseen * jnp.maximum(known - prior[:, n], 0)
+        hope = prior[:, n] + unseen * jnp.maximum(best - prior[:, n], 0)
         in_all = (old_right[:, n] + weight * hope) / (old_of[:, n] + weight)
         known = (all_right[:, n] + weight * in_all) / (all_of[:, n] + weight)
+        best = known + (1 - known) * evidence[:, n]
         others = all_right[:, n] - right[:, :, n] + weight * in_all
         others = others / (all_of[:, n] - of[:, :, n] + weight)
         shares.append((right[:, :, n] + weight * others) / (of[:, :, n] + weight))
