@@ -74,7 +74,7 @@ def get_config() -> ml_collections.ConfigDict:
     suffix.capacity = 2**15  # tokens of earlier prompts' outputs
 
     config.first_of = in_turn = ml_collections.ConfigDict()
-    in_turn.modes = ("prompt_lookup", "corpus", "eagle")
+    in_turn.modes = ("prompt_lookup", "corpus", "eagle", "short_lookup")
     in_turn.n_min = 3  # of prompt lookup; what is shorter goes to the next
     in_turn.min_first = 0.45  # what the corpus is less sure of, likewise
 

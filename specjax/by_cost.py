@@ -79,10 +79,11 @@ def by_cost(
     all before it were right, the share in which it was right too. Counts fade by ``1 - 1 / memory``
     a round. A row's estimate leans on the other rows', those on what was seen before (by counts
     that fade a sixteenth as fast, and only while the drafter is asked), and that on what was
-    expected at first, with ``weight`` rounds each. What a run has seen is what the next one may
-    expect (``Drafter.learned``), of the last sixteen times ``memory`` rounds. Expected
-    tokens of a row are one and the chance of each draft token; expected seconds of a round go by
-    the longest draft of the batch.
+    expected at first, with ``weight`` rounds each, or up to four times as many where what is
+    expected was seen in so many. What a run has seen is what the next one may expect
+    (``Drafter.learned``), of the last sixteen times ``memory`` rounds. Expected tokens of a row are
+    one and the chance of each draft token; expected seconds of a round go by the longest draft of
+    the batch.
 
     A drafter that isn't asked because drafting doesn't pay gets a try after ``probe_first`` rounds,
     twice as many after each further one, up to ``probe_last``; later where a try is dear, so that
@@ -260,12 +261,13 @@ def estimate(
     for n in range(prior.shape[1]):
         unseen = jnp.maximum(1 - seen[:, n] / weight, 0)
         hope = prior[:, n] + unseen * jnp.maximum(best - prior[:, n], 0)
-        in_all = (old_right[:, n] + weight * hope) / (old_of[:, n] + weight)
-        known = (all_right[:, n] + weight * in_all) / (all_of[:, n] + weight)
+        base = jnp.clip(seen[:, n], weight, 4 * weight)
+        in_all = (old_right[:, n] + base * hope) / (old_of[:, n] + base)
+        known = (all_right[:, n] + base * in_all) / (all_of[:, n] + base)
         best = known + (1 - known) * evidence[:, n]
-        others = all_right[:, n] - right[:, :, n] + weight * in_all
-        others = others / (all_of[:, n] - of[:, :, n] + weight)
-        shares.append((right[:, :, n] + weight * others) / (of[:, :, n] + weight))
+        others = all_right[:, n] - right[:, :, n] + base * in_all
+        others = others / (all_of[:, n] - of[:, :, n] + base)
+        shares.append((right[:, :, n] + base * others) / (of[:, :, n] + base))
     return jnp.stack(shares, 2)
 
 

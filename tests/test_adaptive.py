@@ -423,6 +423,16 @@ def test_the_next_run_expects_what_this_one_saw() -> None:
         assert np.array_equal(getattr(again, name), getattr(FLAT, name))
 
 
+def test_what_was_seen_weighs_more_than_hope() -> None:
+    """Five refused drafts after an expectation of 0.6: 1.8 of 8 rounds, or 7.2 of 17."""
+    counts = counts_after([1] * 5, [0] * 5)
+    for seen, share in ((0, 1.8 / 8), (5, 3 / 10), (500, 7.2 / 17)):
+        rounds = jnp.full([1, K], seen, jnp.float32)
+        prior, live = jnp.full([1, K], 0.6), jnp.ones([1], bool)
+        got = estimate(counts.right, counts.could, prior, rounds, live, 3.0)
+        assert float(got[0, 0, 0]) == pytest.approx(share, rel=1e-4)
+
+
 def test_what_was_seen_is_forgotten_in_the_end() -> None:
     policy, counts = by_cost(memory=2), counts_after([K] * 50, [K] * 50)
     learned = FLAT
