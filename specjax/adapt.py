@@ -45,8 +45,10 @@ def adaptive_params(
       drafter_params: one entry for each.
       tables: one for each; what a target pass costs is taken from all of them.
       batch: rows that will be decoded.
-      acceptance: what to expect of each draft token at first, 0 to 1; or the ``stats`` of an
-        earlier run of each drafter alone, on similar text.
+      acceptance: what to expect of each draft token at first, 0 to 1; or a list of the ``stats`` of
+        an earlier run of each drafter alone, on similar text, of answers that are long against a
+        draft (in their last rounds a budget leaves no room for whole ones, which looks like
+        refusals).
       widths: those of the run; by default chosen by the platform.
       dtype: of the caches; by default that of the parameters.
 
@@ -106,11 +108,18 @@ def _expected(
     acceptance: float | Sequence[stats.Stats], drafters: Sequence[Drafter], nodes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``Costs.accepted``, ``Costs.drafted`` and ``Costs.seen``."""
-    if not isinstance(acceptance, Sequence):
+    if isinstance(acceptance, int | float):
         if not 0 <= acceptance <= 1:
             raise ValueError(f"adaptive_params: acceptance={acceptance}; it must be 0 to 1")
         shape = len(drafters), nodes
         return np.full(shape, float(acceptance)), np.ones(shape), np.zeros((2, *shape))
+    if not isinstance(acceptance, list | tuple) or not all(
+        isinstance(seen, stats.Stats) for seen in acceptance
+    ):
+        raise ValueError(
+            "adaptive_params: acceptance is neither a number from 0 to 1 nor a list of Stats; give "
+            f"one of them (it is {type(acceptance).__name__})"
+        )
     if len(acceptance) != len(drafters):
         raise ValueError(
             f"adaptive_params: acceptance holds {len(acceptance)} stats for {len(drafters)} "
@@ -175,6 +184,7 @@ def adapt(
             "drafter that takes none)"
         )
     made, tables = adaptive(*drafters, policy=policy), []
+    _expected(acceptance, drafters, made.num_nodes)  # refused now, not after half a minute
     for drafter, own in zip(drafters, drafter_params, strict=True):
         # Passes as wide as they will be in the run, as far as this drafter's go.
         widths = chosen_widths(calibration.get("widths"), made)

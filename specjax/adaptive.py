@@ -41,12 +41,14 @@ class AdaptiveState(NamedTuple):
       policy: the policy's.
       chosen: int32 ``[B]``, who was asked last (the same in all rows).
       limit: int32 ``[B]``, for how much.
+      drafted: int32 ``[B]``, and how much it was.
     """
 
     drafters: tuple
     policy: Any
     chosen: Array
     limit: Array
+    drafted: Array
 
 
 @cache
@@ -73,6 +75,16 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     """
     if not drafters:
         raise ValueError("adaptive: no drafters; give at least one, such as eagle(config, 3)")
+    for drafter in drafters:
+        if not isinstance(drafter, Drafter):
+            raise ValueError(
+                f"adaptive: {drafter!r} is no drafter; give drafters one by one, such as "
+                "adaptive(ngram(10), eagle(config, 3))"
+            )
+    if not (policy is None or isinstance(policy, Policy)):
+        raise ValueError(
+            f"adaptive: policy={policy!r}; it must be a Policy, such as policies.heuristic()"
+        )
     if policy is None:
         return adaptive(*drafters, policy=by_cost())
     nodes = max(drafter.num_nodes for drafter in drafters)
@@ -105,7 +117,9 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         states = several.init("adaptive", drafters, inner, prefill)
         batch = prefill.length.shape[0]
         none = jnp.zeros([batch], jnp.int32)
-        return AdaptiveState(states, policy.init(costs, batch, len(drafters), nodes), none, none)
+        return AdaptiveState(
+            states, policy.init(costs, batch, len(drafters), nodes), none, none, none
+        )
 
     def propose(
         params: Params, state: AdaptiveState, context: Context, limit: Array
@@ -127,7 +141,8 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         assert draft is not None and draft.part is not None
         draft = draft._replace(part=jnp.where(most > 0, draft.part, -1))
         asked = jnp.broadcast_to(chosen, most.shape)
-        return draft, AdaptiveState(tuple(states), state.policy, asked, most), context.cache
+        after = AdaptiveState(tuple(states), state.policy, asked, most, draft.length)
+        return draft, after, context.cache
 
     def update(
         params: Params, state: AdaptiveState, context: Context, record: Record
@@ -137,8 +152,9 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
             active=record.length > context.length,
             drafter=state.chosen,
             limit=state.limit,
-            drafted=record.draft.length,
-            accepted=record.verdict.accepted,
+            # The draft that was verified may be another's, where this one had none.
+            drafted=state.drafted,
+            accepted=jnp.where(state.drafted > 0, record.verdict.accepted, 0),
         )
         return state._replace(
             drafters=several.update(drafters, inner, state.drafters, context, record),
@@ -149,7 +165,7 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         inner, costs = own(params)
         costs = policy.learned(costs, state.policy, rows) if policy.learned else costs
         parts = several.learned(drafters, inner, state.drafters, rows)
-        return AdaptiveParams(tuple(parts), costs)
+        return AdaptiveParams(parts, costs)
 
     how = "adaptive" if policy.needs_costs else policy.name
     name = f"{how} {' or '.join(drafter.name for drafter in drafters)}"
@@ -158,5 +174,5 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     learns = policy.learned is not None or any(drafter.learned for drafter in drafters)
     return Drafter(
         init, propose, update, nodes, layers, name, True, None, reads,
-        learned if learns else None, several.parts(drafters),
+        learned if learns else None, several.parts(drafters), several.settings(drafters),
     )  # fmt: skip

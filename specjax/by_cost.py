@@ -100,14 +100,15 @@ def by_cost(
     Raises:
       ValueError: for values out of range.
     """
-    if memory < 2:
+    if not 2 <= memory < float("inf"):
         raise ValueError(f"by_cost: memory={memory}; it must be at least 2 rounds")
     if not 0 < weight < float("inf"):
         raise ValueError(f"by_cost: weight={weight}; it must be above 0, and finite")
-    if not 1 <= probe_first <= probe_last:
+    whole = isinstance(probe_first, int) and isinstance(probe_last, int)
+    if not (whole and 1 <= probe_first <= probe_last):
         raise ValueError(
-            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be 1 <= "
-            "probe_first <= probe_last"
+            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be integers, "
+            "1 <= probe_first <= probe_last"
         )
     if not 0 < probe_share <= 1:
         raise ValueError(

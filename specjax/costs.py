@@ -67,6 +67,13 @@ class CostTable:
     draft_s: np.ndarray
 
     def __post_init__(self) -> None:
+        for name, least in (("batches", 1), ("contexts", 2), ("widths", 1), ("drafts", 0)):
+            axis = getattr(self, name)
+            whole = all(isinstance(x, int) and not isinstance(x, bool) for x in axis)
+            if not axis or not whole or list(axis) != sorted(set(axis)) or axis[0] < least:
+                raise ValueError(f"{name} is {axis}; it must hold ascending integers from {least}")
+        if self.drafts != (0,) and self.drafts[-1] != self.num_nodes:
+            raise ValueError(f"drafts end at {self.drafts[-1]}, and widths at {self.widths[-1]}")
         shape = len(self.batches), len(self.contexts), len(self.widths)
         for name, values, wanted in (
             ("target_s", self.target_s, shape),
@@ -173,7 +180,7 @@ def load(path: str | os.PathLike[str]) -> CostTable:
         for name in ("target_s", "draft_s"):
             values[name] = np.array(content[name], float)
         return CostTable(**values | {"origin": Origin(**content["origin"])})
-    except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
+    except (OSError, TypeError, KeyError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no cost table ({error}); calibrate again") from error
 
 
@@ -186,11 +193,14 @@ def origin_of(
         dtype=str(dtype),
         jax=jax.__version__,
         model=described(target.name, params),
-        drafter=f"{described(drafter.name, drafter_params)}, N={drafter.num_nodes}"
-        if drafter
-        else "",
+        drafter=_of_drafter(drafter, drafter_params) if drafter else "",
         verifier=rule,
     )
+
+
+def _of_drafter(drafter: Drafter, params: Any) -> str:
+    text = f"{described(drafter.name, params)}, N={drafter.num_nodes}"
+    return f"{text} ({drafter.settings})" if drafter.settings else text
 
 
 def described(name: str, params: Any) -> str:

@@ -137,6 +137,8 @@ class Drafter(NamedTuple):
         Called outside of compiled code, so that what isn't learned is handed on and not copied.
         None: it learns nothing that outlasts a run.
       parts: the drafters it is made of, if it is made of several.
+      settings: what else its work depends on: cost tables of two drafters that differ in nothing
+        else must not be taken for each other.
     """
 
     init: Callable[..., Any]
@@ -150,3 +152,4 @@ class Drafter(NamedTuple):
     reads_logits: bool = False
     learned: Callable[..., Any] | None = None
     parts: tuple[Drafter, ...] = ()
+    settings: str = ""

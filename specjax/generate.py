@@ -161,7 +161,7 @@ def generate_many(
         key=key,
         budget=budget,
         slots=max_length,
-        dtype=jnp.dtype(dtype or cache_dtype(params)),
+        dtype=jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype)),
         batch=batch,
         rounds=rounds,
         refill=min(batch, refill or (1 if jax.default_backend() == "cpu" else 8)),

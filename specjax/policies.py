@@ -67,8 +67,8 @@ def fixed(k: int) -> Policy:
     Raises:
       ValueError: for a negative k.
     """
-    if k < 0:
-        raise ValueError(f"fixed: k={k}; it must be 0 (no drafts) or more")
+    if not isinstance(k, int) or k < 0:
+        raise ValueError(f"fixed: k={k}; it must be an integer, 0 (no drafts) or more")
     return by_batch(((1, k),))
 
 
@@ -86,8 +86,8 @@ def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
     if not table or batches != sorted(set(batches)) or batches[0] < 1:
         raise ValueError(f"by_batch: batches {batches}; they must ascend from at least 1")
     for batch, k in table:
-        if k < 0:
-            raise ValueError(f"by_batch: k={k} from batch {batch} on; it must be 0 or more")
+        if not isinstance(k, int) or k < 0:
+            raise ValueError(f"by_batch: k={k} from batch {batch} on; an integer, 0 or more")
 
     def init(costs: Any, batch: int, drafters: int, nodes: int) -> tuple[()]:
         del costs, batch, drafters, nodes
@@ -121,10 +121,11 @@ def heuristic(first: int = 5, *, up: int = 2, down: int = 1) -> Policy:
     Raises:
       ValueError: for a ``first`` below 1, or a negative step.
     """
-    if first < 1 or up < 0 or down < 0:
+    whole = all(isinstance(value, int) for value in (first, up, down))
+    if not whole or first < 1 or up < 0 or down < 0:
         raise ValueError(
-            f"heuristic: first={first}, up={up}, down={down}; first must be at least 1, and the "
-            "steps 0 or more"
+            f"heuristic: first={first}, up={up}, down={down}; first must be an integer of at "
+            "least 1, and the steps of 0 or more"
         )
 
     def init(costs: Any, batch: int, drafters: int, nodes: int) -> Array:

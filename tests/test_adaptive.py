@@ -603,6 +603,27 @@ def test_parts_of_parts_are_counted_in_their_places() -> None:
         assert np.all(asked.sum(1) <= np.asarray(out.stats.rounds))
 
 
+def test_nobody_is_given_credit_for_another_s_drafts() -> None:
+    """An oracle that never speaks, by costs; behind it a model that is always right."""
+    quiet = jnp.full((len(PROMPTS), 64), -1, jnp.int32)
+    both = first_of(adaptive(testing.oracle(K), policy=by_cost()), MODEL)
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=both,
+        drafter_params=(AdaptiveParams((quiet,), FLAT), TABLE),
+    )  # fmt: skip
+    assert int(out.stats.accepted.sum()) > 0 and not np.any(out.stats.drafted_by[:, 0])
+    learned = out.drafter_params[0].costs
+    assert float(learned.accepted[0, 0]) < 0.3 and float(learned.drafted[0, 0]) < 0.5
+
+
+def test_a_list_of_parameters_stays_a_list() -> None:
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, max_new_tokens=4, drafter=adaptive(MODEL),
+        drafter_params=AdaptiveParams([CLOSE], FLAT),
+    )  # fmt: skip
+    assert isinstance(out.drafter_params.drafters, list)
+
+
 def test_a_look_up_that_was_asked_last_had_the_round() -> None:
     """Behind it a controller that never asks."""
     both = first_of(ngram(K, n_max=3, n_min=3), adaptive(MODEL, policy=policies.fixed(0)))
@@ -617,6 +638,12 @@ def test_a_look_up_that_was_asked_last_had_the_round() -> None:
 
 BAD = {
     "no drafters": (lambda: adaptive(), "no drafters"),
+    "no drafter": (lambda: adaptive(None), "None is no drafter; give drafters one by one"),
+    "no policy": (lambda: adaptive(MODEL, policy=policies.heuristic), "must be a Policy, such as"),
+    "no number": (lambda: by_cost(memory=float("nan")), "memory=nan; it must be at least 2"),
+    "half a round": (lambda: by_cost(probe_first=2.5), "they must be integers, 1 <="),
+    "half a token": (lambda: policies.fixed(2.5), "k=2.5; it must be an integer"),
+    "half a step": (lambda: policies.heuristic(2, up=1.5), "up=1.5"),
     "memory": (lambda: by_cost(memory=1), "memory=1; it must be at least 2"),
     "weight": (lambda: by_cost(weight=0.0), "weight=0.0; it must be above 0"),
     "weight, infinite": (lambda: by_cost(weight=float("inf")), "weight=inf"),

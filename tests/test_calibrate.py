@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, calibrate, testing
+from specjax import Sampling, calibrate, costs, testing
 from specjax.adapt import adapt, adaptive_params
 from specjax.adaptive import AdaptiveParams
 from specjax.draft import Draft, Drafter
@@ -90,8 +90,15 @@ def test_a_table_is_kept_and_found_again(tmp_path: pathlib.Path, quick: None) ->
     calibrate(TARGET, TABLE, MODEL, TABLE, **SHORT, folder=tmp_path, batches=(1, 2), fresh=True)
     assert file.stat().st_mtime_ns > written and len(list(tmp_path.iterdir())) == 1
     calibrate(TARGET, TABLE, ngram(K), **SHORT, folder=tmp_path)
+    calibrate(TARGET, TABLE, ngram(K, n_max=5), **SHORT, folder=tmp_path)  # another's work
     calibrate(TARGET, TABLE, **SHORT, folder=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
+    file.write_text(
+        file.read_text().replace('"batches": [\n  1,\n  2\n ]', '"batches": [\n  1,\n  3\n ]')
+    )
+    assert costs.load(file).batches == (1, 3)  # a table, but not the one that was asked for
+    again = calibrate(TARGET, TABLE, MODEL, TABLE, **SHORT, folder=tmp_path, batches=(1, 2))
+    assert again.batches == (1, 2)
 
 
 @pytest.mark.parametrize(

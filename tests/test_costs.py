@@ -64,6 +64,22 @@ def test_a_file_that_is_no_table(tmp_path: pathlib.Path, content: str) -> None:
         costs.load(path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batches": ("1", "4")}, "batches is .*; it must hold ascending integers from 1"),
+        ({"batches": (4, 1)}, "batches is"),
+        ({"contexts": (300, 100)}, "contexts is .*; it must hold ascending integers from 2"),
+        ({"widths": (1, 4, 2)}, "widths is"),
+        ({"drafts": (0, 0, 3)}, "drafts is .*; it must hold ascending integers from 0"),
+        ({"drafts": (0, 1, 2)}, "drafts end at 2, and widths at 4"),
+    ],
+)
+def test_axes_that_are_none(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        table_of(**changes)
+
+
 def test_no_file(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="is no cost table"):
         costs.load(tmp_path / "none.json")

@@ -170,7 +170,13 @@ def corpus(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="corpus", varies=True)
+    settings = (
+        f"min_prob={min_prob}, min_first={min_first}, min_count={min_count}, sampled={sampled}, "
+        f"ranks={ranks}"
+    )
+    return Drafter(
+        init, propose, update, num_nodes=k, name="corpus", varies=True, settings=settings
+    )
 
 
 def look_up(table: CorpusParams, recent: Array, min_count: int, ranks: int) -> Known:

@@ -77,7 +77,7 @@ def first_of(*drafters: Drafter) -> Drafter:
     learns = any(drafter.learned for drafter in drafters)
     return Drafter(
         init, propose, update, most, layers, name, varies, whole, reads,
-        learned if learns else None, several.parts(drafters),
+        learned if learns else None, several.parts(drafters), several.settings(drafters),
     )  # fmt: skip
 
 
@@ -85,7 +85,9 @@ def learn_each(*learn: Callable[[Any, Sequence[int]], Any] | None) -> Callable[.
     """What ``generate_many`` takes as ``learn`` for drafters in turn.
 
     Args:
-      *learn: each drafter's own, such as ``remember``; None for one that learns nothing.
+      *learn: each drafter's own, such as ``remember``; None for one that learns nothing. Inside of
+        ``adaptive`` the tuple is a field: give ``lambda params, tokens:
+        params._replace(drafters=each(params.drafters, tokens))`` with ``each = learn_each(...)``.
 
     Returns:
       ``(drafter_params, tokens) -> drafter_params``, of tuples.

@@ -78,7 +78,8 @@ def ngram(
         return state
 
     name = "prompt lookup" if n_max > 1 else "one-token lookup"
-    return Drafter(init, propose, update, num_nodes=k, name=name)
+    settings = f"n_max={n_max}, n_min={n_min}, k_short={k_short}, match={match}"
+    return Drafter(init, propose, update, num_nodes=k, name=name, settings=settings)
 
 
 def _longest_match(tokens: Array, length: Array, n_max: int, recent: bool) -> tuple[Array, Array]:

@@ -65,6 +65,12 @@ def learned(drafters: tuple[Drafter, ...], params: Params, state: tuple, rows: A
     )
 
 
+def settings(drafters: tuple[Drafter, ...]) -> str:
+    """The settings of all."""
+    given = [drafter.settings for drafter in drafters]
+    return " / ".join(given) if any(given) else ""
+
+
 def parts(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     """All that they are made of."""
     return tuple(part for drafter in drafters for part in drafter.parts or (drafter,))

@@ -174,7 +174,10 @@ def suffix(
         del params, context, record
         return state
 
-    return Drafter(init, propose, update, num_nodes=k, name="suffix", varies=True)
+    settings = f"n_max={n_max}, n_min={n_min}, growth={growth}, min_prob={min_prob}"
+    return Drafter(
+        init, propose, update, num_nodes=k, name="suffix", varies=True, settings=settings
+    )
 
 
 def _checked(what: str, past: Any) -> PastOutputs:
