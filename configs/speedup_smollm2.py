@@ -83,7 +83,7 @@ def get_config() -> ml_collections.ConfigDict:
     adaptive.acceptance = 0.6  # of a draft token, before it has seen any
     adaptive.fresh = False  # True: calibrate again, not from the table on disk
 
-    config.max_new_tokens = 28
+    config.max_new_tokens = 26
     config.repeats = 1
     config.article_new_tokens = 64  # the two prompts of the project's article
     config.article_repeats = 1

@@ -252,9 +252,12 @@ class Bench:
 
 
 def _work(mode: Mode) -> tuple[Any, ...]:
-    """What a round of whole drafts is, the same for modes that differ in thresholds only."""
+    """What a round of whole drafts is, the same for modes that differ in thresholds only.
+
+    A run has one head of a kind, one draft model and one corpus, so names tell them apart.
+    """
     assert mode.drafter is not None
-    return mode.drafter.whole or mode.drafter, mode.greedy
+    return mode.drafter.name, mode.k, mode.greedy
 
 
 def _wants_stream(mode: Mode, trials: Sequence[Trial], streamed: bool) -> bool:
