@@ -130,9 +130,11 @@ def _check_origin(s: Settings, model: ModelConfig, origin: costs.Origin) -> None
     # not known here, and a table's dtype is that of the caches.
     dtypes = [origin.dtype, *(dtype for dtype in DTYPES[1:] if dtype != origin.dtype)]
     ours, *others = (
-        costs.described(name, loading.shapes(model, jnp.dtype(dtype), panels=panels))
-        for dtype in dtypes
-        for panels in sorted({True, False}, reverse=loading.wants_panels(model, jnp.dtype(dtype)))
+        costs.described(
+            name, loading.shapes(model, dtype, panels=loading.wants_panels(model, dtype) != other)
+        )
+        for dtype in map(jnp.dtype, dtypes)
+        for other in (False, True)
     )
     if origin.model not in (ours, *others):
         raise ValueError(

@@ -80,8 +80,8 @@ def adaptive_params(
         for n in range(drafter.num_nodes + 1):
             draft[i, n] = table.draft_seconds(batch, n) + sum(idle) - idle[i]
     expected = _expected(acceptance, drafters, nodes)
-    fresh = np.zeros([2, len(drafters)])
-    numbers = contexts, np.array(by_width)[:, index], draft, *expected, *fresh
+    silent, wait = np.zeros([2, len(drafters)])  # the policy's own, to begin with
+    numbers = contexts, np.array(by_width)[:, index], draft, *expected, silent, wait
     return AdaptiveParams(
         tuple(drafter_params), Costs(*(jnp.asarray(x, jnp.float32) for x in numbers))
     )

@@ -21,6 +21,7 @@ from jax import Array
 import specjax
 from eval import toy
 from specjax import cache as kv
+from specjax.by_cost import Costs
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import (
     CorpusTable,
@@ -392,3 +393,28 @@ def sticky(k: int) -> Drafter:
         return record.draft.tokens, context.length
 
     return Drafter(init, propose, update, num_nodes=k, name="sticky")
+
+
+def costs_of(
+    passes: Any = (1.0, 1.0, 1.0, 1.0, 1.0),
+    step: float = 0.0,
+    *,
+    drafters: int = 1,
+    accepted: float = 0.6,
+    drafted: float = 1.0,
+) -> Costs:
+    """Costs of a device: a pass by draft length, and a draft step, in passes."""
+    passes = np.asarray(passes, np.float32)
+    nodes = len(passes) - 1
+    draft = np.tile(step * np.arange(nodes + 1), (drafters, 1))
+    shape = drafters, nodes
+    return Costs(
+        *(jnp.asarray(x, jnp.float32) for x in ([10], passes[None], draft)),
+        jnp.full(shape, accepted, jnp.float32),
+        jnp.full(shape, drafted, jnp.float32),
+        jnp.zeros((2, *shape), jnp.float32),
+        *jnp.zeros((2, drafters), jnp.float32),
+    )
+
+
+FLAT, STEEP = costs_of(), costs_of((1, 4, 7, 10, 13))  # drafting is free; it never pays
