@@ -418,3 +418,9 @@ def costs_of(
 
 
 FLAT, STEEP = costs_of(), costs_of((1, 4, 7, 10, 13))  # drafting is free; it never pays
+
+
+def context_of(batch: int, length: int = 9, done: Any = None) -> Context:
+    """What a policy sees of a batch."""
+    done = jnp.zeros([batch], bool) if done is None else jnp.asarray(done)
+    return Context(None, jnp.full([batch], length, jnp.int32), done, None, None)

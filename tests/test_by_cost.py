@@ -13,17 +13,10 @@ import pytest
 
 from specjax import policies
 from specjax.by_cost import Costs, Counts, by_cost, estimate, expectation
-from specjax.draft import Context
 from specjax.policies import Outcome
-from tests.support import FLAT, STEEP, costs_of
+from tests.support import FLAT, STEEP, context_of, costs_of
 
 K = 4
-
-
-def context_of(batch: int, length: int = 9, done: Any = None) -> Context:
-    """What a policy sees of a batch."""
-    done = jnp.zeros([batch], bool) if done is None else jnp.asarray(done)
-    return Context(None, jnp.full([batch], length, jnp.int32), done, None, None)
 
 
 def run_policy(

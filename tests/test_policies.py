@@ -13,7 +13,7 @@ from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.drafters import draft_model
 from specjax.policies import Outcome
 from tests import support
-from tests.test_adaptive import context_of
+from tests.support import context_of
 
 VOCAB, K = 7, 4
 TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(10, VOCAB)
