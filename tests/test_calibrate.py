@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import specjax
 from specjax import Sampling, calibrate, costs, testing
@@ -33,51 +34,60 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(module, name, value)
 
 
-def slow(work: int) -> Any:
-    """Takes its time on the device: a product of matrices again and again."""
-    ones = jnp.ones([128, 128]) / 128
+class Clock:
+    """Stands still but for the work that programs tell it of: what is timed can't waver."""
 
-    def spent(x: jax.Array) -> jax.Array:
-        out = jax.lax.fori_loop(0, work, lambda _, y: y @ ones, ones + 0 * jnp.sum(x))
-        return (jnp.sum(out) * 0).astype(x.dtype)
+    def __init__(self) -> None:
+        self.now = 0.0
 
-    return spent
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, work: jax.Array) -> jax.Array:
+        """Lets ``work`` milliseconds pass when a program comes by, and gives zero."""
+
+        def passed(work: Any) -> np.ndarray:
+            self.now += 1e-3 * float(work)
+            return np.zeros([], np.int32)
+
+        return io_callback(passed, jax.ShapeDtypeStruct([], jnp.int32), work, ordered=True)
 
 
-def costly_target(work: int) -> Target:
-    """Each token of a pass costs the same work."""
+def costly_target(clock: Clock) -> Target:
+    """A token of a pass takes two milliseconds, and a pass four more."""
 
     def apply(params: Any, tokens: Any, cache: Any, **how: Any) -> Any:
         logits, features, cache = TARGET.apply(params, tokens, cache, **how)
-        return logits + slow(work * tokens.shape[1])(logits), features, cache
+        spent = clock.spend(jnp.asarray(4 + 2 * tokens.shape[1]))
+        return logits + spent.astype(logits.dtype), features, cache
 
     return TARGET._replace(apply=apply)
 
 
-def costly_drafter(work: int) -> Drafter:
-    """Each token of a draft costs the same work, and a silent one none."""
+def costly_drafter(clock: Clock) -> Drafter:
+    """A token of a draft takes a millisecond, and a silent one nothing."""
 
     def propose(params: Any, state: Any, context: Any, limit: Any) -> Any:
-        draft = Draft(jnp.zeros([limit.shape[0], K], jnp.int32), limit)
-        spent = jax.lax.fori_loop(
-            0, jnp.max(limit), lambda _, x: x + slow(work)(x), jnp.zeros([], jnp.float32)
-        )
-        return draft._replace(tokens=draft.tokens + spent.astype(jnp.int32)), state, context.cache
+        spent = clock.spend(jnp.max(limit))
+        tokens = jnp.zeros([limit.shape[0], K], jnp.int32) + spent
+        return Draft(tokens, limit), state, context.cache
 
     return Drafter(lambda *_: (), propose, lambda params, state, *_: state, K)
 
 
-def test_costs_are_in_proportion_to_the_work(tmp_path: pathlib.Path) -> None:
-    """A pass of four tokens takes what four passes of one take, and so do drafts."""
+def test_costs_are_those_of_the_parts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass by its tokens, a draft by its own, apart from each other, in seconds."""
+    clock = Clock()
+    monkeypatch.setitem(calibrate.__globals__, "time", clock)
     table = calibrate(
-        costly_target(40), TABLE, costly_drafter(40), contexts=(4,), widths=(1, 3, 5),
+        costly_target(clock), TABLE, costly_drafter(clock), contexts=(4, 20), widths=(1, 3, 5),
         folder=tmp_path,
     )  # fmt: skip
-    one, three, five = table.target_s[0, 0]
-    assert 2 < three / one < 4 and 3.3 < five / one < 6.5
-    none, first, _, last = table.draft_s[0]
-    assert none < 0.4 * first and 2.5 < last / first < 6
-    assert 0.5 < first / one < 1.6
+    np.testing.assert_allclose(table.target_s[0], [[6e-3, 10e-3, 14e-3]] * 2, rtol=1e-6)
+    assert table.drafts == (0, 1, 2, 4)
+    np.testing.assert_allclose(table.draft_s[0], [0, 1e-3, 2e-3, 4e-3], rtol=1e-6, atol=1e-12)
 
 
 def test_a_table_is_kept_and_found_again(tmp_path: pathlib.Path, quick: None) -> None:
