@@ -21,7 +21,7 @@ from eval import controller_cost, results
 from eval.models import load_head
 from eval.modes import sampling_of
 from eval.settings import DTYPES
-from specjax import device
+from specjax import device, validate
 from specjax.by_cost import Costs, by_cost
 from specjax.costs import CostTable
 from specjax.drafters import ngram
@@ -169,6 +169,8 @@ def draw(path: pathlib.Path, table: CostTable) -> None:
 
 def _check(s: Settings) -> None:
     results.at_least(1, k=s.k)
+    validate.ascending("config.batches", s.batches, 1)
+    validate.ascending("config.contexts", s.contexts, 2)
     if s.dtype not in DTYPES:
         raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
     if not 0 <= s.temperature < float("inf"):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from specjax import costs, stats
+from specjax import costs, stats, validate
 from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.by_cost import Costs
 from specjax.calibrate import calibrate
@@ -62,7 +62,7 @@ def adaptive_params(
             f"adaptive_params: {len(drafters)} drafters, {len(drafter_params)} drafter_params and "
             f"{len(tables)} tables; give one of each for every drafter"
         )
-    dtype = jnp.dtype(cache_dtype(params) if dtype is None else dtype)
+    dtype = jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype))
     for drafter, own, table in zip(drafters, drafter_params, tables, strict=True):
         rule = table.origin.verifier  # costs hardly depend on it
         table.check(costs.origin_of(target, params, drafter, own, dtype, rule))

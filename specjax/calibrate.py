@@ -77,10 +77,11 @@ def calibrate(
       The table.
 
     Raises:
-      ValueError: for bad arguments, or a target's cache whose length can't be set.
+      ValueError: for bad arguments, a folder that can't be written, or a target's cache whose
+        length can't be set.
     """
-    batches = _ascending("batches", batches, 1)
-    contexts = _ascending("contexts", contexts, 2)
+    batches = validate.ascending("batches", batches, 1)
+    contexts = validate.ascending("contexts", contexts, 2)
     validate.parts(target, drafter, verifier)
     dtype = jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype))
     key = jax.random.key(0)
@@ -104,6 +105,7 @@ def calibrate(
             if (table.batches, table.contexts, table.widths) == shape:
                 return table
 
+    _make_room(path.parent)
     few = {width - 1 for width in engine.widths} | {0, 1, 2, 4}
     drafts = tuple(sorted(n for n in few if n <= engine.num_nodes))
     target_s = np.zeros([len(batches), len(contexts), len(engine.widths)])
@@ -120,16 +122,18 @@ def calibrate(
     return table
 
 
-def _ascending(name: str, values: Sequence[int], least: int) -> list[int]:
-    """The values as a list of ints.
+def _make_room(folder: pathlib.Path) -> None:
+    """Makes the folder of the tables: better now than after the measurement.
 
     Raises:
-      ValueError: they don't ascend from ``least`` on; names them.
+      ValueError: it can't be written; names it.
     """
-    numbers = [int(value) for value in values]
-    if not numbers or numbers != sorted(set(numbers)) or numbers[0] < least:
-        raise ValueError(f"{name}={numbers}; they must ascend from at least {least}")
-    return numbers
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"folder={str(folder)!r} can't be made ({error}); name another") from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"folder={str(folder)!r} can't be written; name another")
 
 
 class _Clocks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -138,20 +137,20 @@ def generate_many(
         whose logits hold NaN, +inf or nothing finite; names its number. Answers that were finished
         by then are given first, also where the iterator of the prompts or ``learn`` raises.
     """
-    batch, rounds = _at_least_1("batch", batch), _at_least_1("rounds", rounds)
-    refill = None if refill is None else _at_least_1("refill", refill)
+    batch, rounds = validate.count("batch", batch), validate.count("rounds", rounds)
+    refill = None if refill is None else validate.count("refill", refill)
     if max_length is None:
         raise ValueError(
             "max_length=None; it must be an int here, where prompts come later: room for the "
             "longest prompt, max_new_tokens and the draft"
         )
-    max_length = _at_least_1("max_length", max_length)
+    max_length = validate.count("max_length", max_length)
     _check_scalar(sampling, key)
     _check_learn(learn, drafter)
     engine, settings = prepare(
         target, drafter, drafter_params, sampling, verifier, key, widths, batch
     )
-    budget = validate.budget(max_new_tokens)
+    budget = validate.count("max_new_tokens", max_new_tokens)
     buffer_slots(1, budget, engine.num_nodes, max_length)
     return _Rows(
         engine=engine,
@@ -399,18 +398,6 @@ def _numbered(prompts: Iterable[Sequence[int] | Prompt]) -> Iterator[Prompt]:
         if not 0 <= prompt.number < 2**32:
             raise ValueError(f"a prompt has number {prompt.number}; it must be 0 to 2**32 - 1")
         yield prompt
-
-
-def _at_least_1(name: str, value: int) -> int:
-    try:
-        whole = operator.index(value)  # numpy's integers too
-    except TypeError:
-        raise ValueError(f"{name}={value!r}; it must be an int") from None
-    if isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}; it must be an int")
-    if whole < 1:
-        raise ValueError(f"{name}={whole}; it must be at least 1")
-    return whole
 
 
 def _check_learn(learn: Learn | None, drafter: Drafter | None) -> None:

@@ -125,16 +125,12 @@ def chosen_widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tupl
         if jax.default_backend() == "cpu":
             several = (1, 2, CHEAP_WIDTH) if varies else (1, CHEAP_WIDTH)
         return (*(width for width in several if width <= nodes), nodes + 1)
-    if (
-        not widths
-        or list(widths) != sorted(set(widths))
-        or widths[0] < 1
-        or widths[-1] != nodes + 1
-    ):
+    chosen = validate.ascending("widths", widths, 1)
+    if chosen[-1] != nodes + 1:
         raise ValueError(
             f"widths={widths}; they must ascend from at least 1 to N + 1 = {nodes + 1}"
         )
-    return tuple(widths)
+    return tuple(chosen)
 
 
 def chunk_size(capacity: int) -> int:

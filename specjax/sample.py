@@ -175,7 +175,7 @@ def start(
     validate.parts(target, drafter, verifier)  # before the prompts, which need a real target
     tokens, lengths = validate.prompts(prompts, prompt_lengths, target.vocab_size)
     batch = len(lengths)
-    max_new_tokens = validate.budget(max_new_tokens)
+    max_new_tokens = validate.count("max_new_tokens", max_new_tokens)
     engine, sampling = prepare(
         target, drafter, drafter_params, sampling, verifier, key, widths, batch
     )
@@ -201,7 +201,8 @@ def decode(run: Run, rounds: int | None = None) -> Run:
 
     The state of ``run`` is donated: use the run that comes back.
     """
-    most = jnp.asarray(np.iinfo(np.int32).max if rounds is None else rounds, jnp.int32)
+    most = np.iinfo(np.int32).max if rounds is None else validate.count("rounds", rounds)
+    most = jnp.asarray(most, jnp.int32)
     return run._replace(state=decode_state(run.engine, run.params, run.request, run.state, most))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,18 +80,40 @@ def ids(eos_ids: Sequence[int], vocab_size: int) -> np.ndarray:
     return out.astype(np.int32)
 
 
-def budget(max_new_tokens: int) -> int:
-    """A budget is an int of at least 1."""
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
-        raise ValueError(f"max_new_tokens={max_new_tokens!r}; it must be an int")
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens={max_new_tokens}; it must be at least 1")
-    return int(max_new_tokens)
+def count(name: str, value: int) -> int:
+    """A number of something is an int (numpy's will do), at least 1, and counted in int32."""
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r}; it must be an int") from None
+    if isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}; it must be an int")
+    if whole < 1:
+        raise ValueError(f"{name}={whole}; it must be at least 1")
+    if whole > np.iinfo(np.int32).max:
+        raise ValueError(f"{name}={whole}; it must be at most {np.iinfo(np.int32).max} (as int32)")
+    return whole
+
+
+def ascending(name: str, values: Sequence[int], least: int) -> list[int]:
+    """Ascending ints from at least ``least``."""
+    try:
+        numbers = [operator.index(value) for value in values]
+    except TypeError:
+        fix = "it must be a sequence of ints, such as (1, 4)"
+        raise ValueError(f"{name}={values!r}; {fix}") from None
+    if not numbers or numbers != sorted(set(numbers)) or numbers[0] < least:
+        raise ValueError(f"{name}={values}; they must ascend from at least {least}")
+    return numbers
 
 
 def floating(dtype: DTypeLike) -> DTypeLike:
     """A cache's dtype must be of floating point."""
-    if not jnp.issubdtype(dtype, jnp.floating):
+    try:
+        right = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:  # no dtype at all
+        right = False
+    if not right:
         raise ValueError(f"dtype={dtype!r}; it must be of floating point, such as jnp.bfloat16")
     return dtype
 

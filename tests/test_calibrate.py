@@ -173,16 +173,27 @@ def bad_cache_target() -> Target:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (dict(batches=()), r"batches=\[\]; they must ascend from at least 1"),
-        (dict(batches=(2, 1)), r"batches=\[2, 1\]"),
-        (dict(contexts=(1,)), r"contexts=\[1\]; they must ascend from at least 2"),
+        (dict(batches=()), r"batches=\(\); they must ascend from at least 1"),
+        (dict(batches=(2, 1)), r"batches=\(2, 1\)"),
+        (dict(batches=1), "batches=1; it must be a sequence of ints"),
+        (dict(batches=(1.5,)), r"batches=\(1.5,\); it must be a sequence of ints"),
+        (dict(contexts=(1,)), r"contexts=\(1,\); they must ascend from at least 2"),
         (dict(widths=(1, 2)), "widths"),
+        (dict(widths=5), "widths=5; it must be a sequence of ints"),
+        (dict(dtype="nope"), "dtype='nope'; it must be of floating point"),
     ],
 )
 def test_bad_input_is_named(how: Any, words: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=words):
         calibrate(TARGET, TABLE, MODEL, TABLE, folder=tmp_path, **{**SHORT, **how})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_none_is_refused_before_anything_is_timed(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    never = TARGET._replace(apply=None)
+    with pytest.raises(ValueError, match="folder='.*file' can't be made .*; name another"):
+        calibrate(never, TABLE, MODEL, TABLE, **SHORT, folder=tmp_path / "file")
 
 
 def test_tables_of_something_else(tmp_path: pathlib.Path, quick: None) -> None:

@@ -79,6 +79,9 @@ BAD: dict[str, tuple[dict, str]] = {
     "widths without the last": (dict(drafter=ngram(4), widths=(1, 3)), r"widths=\(1, 3\); they must ascend.*N \+ 1 = 5"),
     "widths that descend": (dict(drafter=ngram(4), widths=(3, 1, 5)), "they must ascend"),
     "widths from 0": (dict(drafter=ngram(4), widths=(0, 5)), "they must ascend from at least 1"),
+    "one width": (dict(drafter=ngram(4), widths=5), "widths=5; it must be a sequence of ints"),
+    "no dtype": (dict(dtype="nope"), "dtype='nope'; it must be of floating point"),
+    "huge budget": (dict(max_new_tokens=2**31), "max_new_tokens=2147483648; it must be at most 2147483647"),
     "no widths": (dict(drafter=ngram(4), widths=()), r"widths=\(\)"),
     "no rollback": (dict(target=TARGET._replace(rollback=None)), "'scripted' has no rollback; its cache must be able to forget"),
     "a flat list": (dict(prompts=[1, 2, 3]), r"\[B, P\]|list of lists"),
@@ -160,3 +163,13 @@ def test_checks_come_before_any_compilation(monkeypatch: pytest.MonkeyPatch) -> 
         arguments, words = BAD[what]
         with pytest.raises(ValueError, match=words):
             broken(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [(0, "rounds=0; it must be at least 1"), (1.5, "rounds=1.5"), (2**31, "rounds=2147483648; it")],
+)
+def test_rounds_are_counted_in_int32(rounds: Any, words: str) -> None:
+    run = specjax.start(TARGET, TABLE, [[1, 2]], max_new_tokens=3)
+    with pytest.raises(ValueError, match=words):
+        specjax.decode(run, rounds=rounds)

@@ -62,6 +62,8 @@ def test_passes_are_as_wide_as_adaptive_drafting_has_them(
         ({"k": 0}, "config.k=0"),
         ({"dtype": "int8"}, "config.dtype='int8'"),
         ({"temperature": -1.0}, "config.temperature=-1.0"),
+        ({"batches": (4, 1)}, r"config.batches=\(4, 1\); they must ascend"),
+        ({"contexts": (1, 8)}, r"config.contexts=\(1, 8\); they must ascend from at least 2"),
     ],
 )
 def test_bad_input_is_named(tmp_path, changes, words: str) -> None:
