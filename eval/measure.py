@@ -18,7 +18,7 @@ from eval.chat import Chat
 from eval.modes import Mode
 from eval.prompts import ARTICLE, Prompt
 from eval.settings import Settings
-from eval.timing import CompileLog, Decoding, DraftClock, PassClock
+from eval.timing import CompileLog, Decoding, DraftClock, DraftTime, PassClock
 from specjax import stats
 
 _BLOCK = 256  # buffers are a multiple of this; slots that are not filled cost nothing
@@ -31,14 +31,14 @@ class Trial(NamedTuple):
       repeat: its number; equal numbers of a prompt in two modes are a pair.
       decoding: the decoding.
       passes: seconds of a target pass, by width.
-      drafts: seconds of the drafter's own work in a round of whole drafts, drafter by drafter
-        (see ``Mode.alone``).
+      drafts: what the drafter's own work takes in a round, drafter by drafter (see
+        ``Mode.alone``).
     """
 
     repeat: int
     decoding: Decoding
     passes: dict[int, float]
-    drafts: tuple[float, ...]
+    drafts: tuple[DraftTime, ...]
 
 
 class Cell(NamedTuple):

@@ -163,19 +163,19 @@ def draft_cost(mode: Mode, trial: Trial) -> float | None:
     """
     if len(mode.alone) != 1:
         return None
-    return trial.drafts[0] / mode.k / trial.passes[1]
+    return trial.drafts[0].whole / mode.k / trial.passes[1]
 
 
 def draft_seconds(mode: Mode, trial: Trial) -> float:
     """Seconds of the drafters' own work in an average round.
 
     Each part works in the rounds in which it was asked. A draft that may end early has taken one
-    guess more than it has tokens: the one that was too improbable. Guesses are taken to cost the
-    same each (a look-up's all together next to nothing), and parts that were asked before the one
-    whose draft it is (look-ups, in any sensible order) nothing.
+    guess more than it has tokens: the one that was too improbable. Guesses after the first are
+    taken to cost the same each, and parts that were asked before the one whose draft it is
+    (look-ups, in any sensible order) nothing.
     """
     seen, seconds = trial.decoding.stats, 0.0
-    for number, (one, whole_s) in enumerate(zip(mode.alone, trial.drafts, strict=True)):
+    for number, (one, time) in enumerate(zip(mode.alone, trial.drafts, strict=True)):
         asked = int(seen.asked[0, number])
         guesses = int(seen.drafted_by[0, number]) / asked if asked else 0
         assert one.drafter is not None
@@ -183,7 +183,7 @@ def draft_seconds(mode: Mode, trial: Trial) -> float:
             guesses = min(guesses + 1, one.k)
         elif one.drafter is mode.drafter:
             guesses = one.k
-        seconds += asked * whole_s * guesses / one.k
+        seconds += asked * time.of(guesses, one.k)
     return seconds / trial.decoding.rounds
 
 
@@ -206,7 +206,7 @@ def predicted_speedup(mode: Mode, trial: Trial) -> float | None:
     if math.isnan(alpha):
         alpha = 0.0
     if mode.always_k:
-        cost = trial.drafts[0] / mode.k / passes[1]
+        cost = trial.drafts[0].whole / mode.k / passes[1]
         return theory.speedup(alpha, mode.k, cost, lambda width: passes[width] / passes[1])
     tokens = 1 + alpha * int(counts.judged.sum()) / trial.decoding.rounds
     return tokens * passes[1] / (pass_seconds(trial) + draft_seconds(mode, trial))

@@ -156,6 +156,24 @@ def _passes(
     return jax.lax.fori_loop(0, count, one, (jnp.zeros(shape.shape, shape.dtype), cache))
 
 
+class DraftTime(NamedTuple):
+    """Seconds of what a drafter does in a round, propose and update.
+
+    Attributes:
+      first: in a round of one draft token. A head reads what it has missed before it.
+      whole: in a round of k draft tokens.
+    """
+
+    first: float
+    whole: float
+
+    def of(self, guesses: float, k: int) -> float:
+        """Seconds of a round of so many guesses, 0 to k; of a fraction below 1, an average's."""
+        if guesses <= 1:
+            return guesses * self.first
+        return self.first + (self.whole - self.first) * (guesses - 1) / (k - 1)
+
+
 class DraftClock:
     """Times what a drafter does in a round, propose and update, without the target's pass.
 
@@ -175,17 +193,23 @@ class DraftClock:
         self._run = start(target, params, [list(prompt)], **arguments)
         size = min(sum(leaf.nbytes for leaf in jax.tree.leaves(params)), _OTHER_BYTES)
         self._other = jnp.ones(size // 4, jnp.float32)
-        self._count = 1
-        self()  # compiles
-        self._count = int(np.clip(0.03 / max(self(), 1e-6), 3, _MOST_ROUNDS))
+        self._k, self._count = mode.k, 1
+        self._seconds(self._k)  # compiles
+        self._count = int(np.clip(0.03 / max(self._seconds(self._k), 1e-6), 3, _MOST_ROUNDS))
 
-    def __call__(self) -> float:
+    def __call__(self) -> DraftTime:
         """Seconds a round."""
+        first = self._seconds(1)
+        return DraftTime(first, max(self._seconds(self._k), first) if self._k > 1 else first)
+
+    def _seconds(self, drafted: int) -> float:
+        """Seconds a round of so many draft tokens."""
         run, count = self._run, jnp.asarray(self._count, jnp.int32)
+        limit = jnp.asarray(drafted, jnp.int32)
         begun = time.perf_counter()
         jax.block_until_ready(_reads(self._other, count))
         read = time.perf_counter()
-        state = _drafts(run.engine, run.params, run.request, run.state, self._other, count)
+        state = _drafts(run.engine, run.params, run.request, run.state, self._other, limit, count)
         jax.block_until_ready(state)
         ended = time.perf_counter()
         self._run = run._replace(state=state)
@@ -213,7 +237,13 @@ def _reads(other: Array, count: Array) -> Array:
 
 @partial(jax.jit, static_argnums=(0,), donate_argnums=(3,))
 def _drafts(
-    engine: Engine, params: Params, request: Request, state: State, other: Array, count: Array
+    engine: Engine,
+    params: Params,
+    request: Request,
+    state: State,
+    other: Array,
+    limit: Array,
+    count: Array,
 ) -> State:
     drafter, target = engine.drafter, engine.target
     assert drafter is not None
@@ -226,7 +256,7 @@ def _drafts(
     def one(number: Array, state: State) -> State:
         huge = _read(other, number) > 1e30  # never, but who reads must be waited for
         state = state._replace(tokens=state.tokens + huge.astype(jnp.int32))
-        now = request._replace(end=state.length + engine.num_nodes + 1)  # room for whole drafts
+        now = request._replace(end=state.length + limit + 1)  # room for as many draft tokens
         draft, state = propose(engine, params, now, state)
         tokens = jnp.pad(draft.tokens, ((0, 0), (1, 0)))
         shapes = jax.eval_shape(apply, tokens, state.cache)

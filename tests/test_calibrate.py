@@ -192,7 +192,7 @@ def test_bad_input_is_named(how: Any, words: str, tmp_path: pathlib.Path) -> Non
 def test_a_folder_that_is_none_is_refused_before_anything_is_timed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     never = TARGET._replace(apply=None)
-    with pytest.raises(ValueError, match="folder='.*file' can't be made .*; name another"):
+    with pytest.raises(ValueError, match=r"folder='.*file' can't be made .*; name another"):
         calibrate(never, TABLE, MODEL, TABLE, **SHORT, folder=tmp_path / "file")
 
 

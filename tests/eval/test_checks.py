@@ -9,7 +9,7 @@ from eval import checks
 from eval.measure import Cell, Trial
 from eval.modes import Mode
 from eval.prompts import Prompt
-from eval.timing import Decoding
+from eval.timing import Decoding, DraftTime
 from specjax import testing, verify
 from specjax.drafters import draft_model
 from specjax.stats import Stats
@@ -29,7 +29,13 @@ def cell(new: int, judged: tuple[int, ...], accepted: tuple[int, ...], bursts: l
     )
     decoding = Decoding(list(range(new)), 1.0, 1.0, counts, (1,))
     pauses = None if bursts is None else (bursts, [])
-    return Cell(Prompt("p", "c", ("?",)), [1, 2], COPY, [Trial(0, decoding, {}, (0.0,))], pauses)
+    return Cell(
+        Prompt("p", "c", ("?",)),
+        [1, 2],
+        COPY,
+        [Trial(0, decoding, {}, (DraftTime(0.0, 0.0),))],
+        pauses,
+    )
 
 
 def failures(monkeypatch: pytest.MonkeyPatch, one: Cell, ties: set[int] = frozenset()):

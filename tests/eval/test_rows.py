@@ -9,7 +9,7 @@ from eval import rows
 from eval.measure import Cell, Trial
 from eval.modes import Drafting, Mode
 from eval.prompts import Prompt
-from eval.timing import Decoding
+from eval.timing import Decoding, DraftTime
 from specjax import adaptive, testing, theory, verify
 from specjax.drafters import draft_model, first_of, ngram
 from specjax.stats import Stats
@@ -20,6 +20,8 @@ PLAIN = Mode("plain", 0.0, verify.greedy)
 LOOKUP = Mode("prompt_lookup", 0.0, verify.greedy, ngram(k=2))
 DRAFT = Mode("draft_model", 0.0, verify.greedy, draft_model(TARGET, 2), always_k=True)
 PASSES = {1: 0.010, 2: 0.012, 3: 0.015}
+MODEL_S, LOOKUP_S = DraftTime(0.004, 0.005), DraftTime(0.001, 0.001)  # one token, two
+DRAFTS = {PLAIN: (), LOOKUP: (LOOKUP_S,), DRAFT: (MODEL_S,)}
 
 
 def trial(mode, tokens, seconds, *, rounds, widths, judged=(0, 0), accepted=(0, 0), repeat=0):
@@ -35,7 +37,7 @@ def trial(mode, tokens, seconds, *, rounds, widths, judged=(0, 0), accepted=(0, 
         widths=np.array(list(widths.values())),
     )
     decoding = Decoding(list(tokens), seconds, 0.05, counts, tuple(widths))
-    return Trial(repeat, decoding, PASSES, {PLAIN: (), LOOKUP: (0.001,), DRAFT: (0.005,)}[mode])
+    return Trial(repeat, decoding, PASSES, DRAFTS[mode])
 
 
 def cell(mode, trials, name="p", category="c", bursts=None):
@@ -82,21 +84,21 @@ def test_costs_and_predictions():
     early = trial(
         DRAFT, range(6), 0.08, rounds=4, widths={1: 1, 2: 3}, judged=(2, 0), accepted=(2, 0)
     )
-    assert rows.draft_seconds(unsure, early) == pytest.approx(0.005 * 1.75 / 2)
+    assert rows.draft_seconds(unsure, early) == pytest.approx(0.004 + 0.75 * 0.001)
 
     # In turn: six rounds of the look-up's, two of the model's with 3 tokens, two of nobody's.
     model = Drafting(unsure.drafter), Drafting(DRAFT.drafter)
     seen = early.decoding.stats._replace(
         rounds=np.array([10]), asked=np.array([[6, 2]]), drafted_by=np.array([[6, 3]])
     )
-    for part, guesses in zip(model, (2, 1.5), strict=True):
+    for part, model_s in zip(model, (0.005, 0.0045), strict=True):  # 2 guesses, 1.5
         turns = first_of(LOOKUP.drafter, part.drafter)
         both = dataclasses.replace(
             LOOKUP, drafter=adaptive(turns), parts=(Drafting(LOOKUP.drafter), part)
         )
         decoding = early.decoding._replace(stats=seen)
-        spoken = early._replace(decoding=decoding, drafts=(0.001, 0.005))
-        want = (6 * 0.001 / 2 + 2 * 0.005 * guesses / 2) / 10
+        spoken = early._replace(decoding=decoding, drafts=(LOOKUP_S, MODEL_S))
+        want = (6 * 0.001 + 2 * model_s) / 10
         assert rows.draft_seconds(both, spoken) == pytest.approx(want)
         assert rows.draft_cost(both, spoken) is None
 

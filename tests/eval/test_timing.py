@@ -22,9 +22,9 @@ def test_a_drafter_is_timed_from_the_same_state_again_and_again(drafting, temper
         TARGET, TABLE, mode, [1, 2, 3, 4, 5], max_new_tokens=timing.draft_slots(mode.k)
     )
     times = [clock() for _ in range(9)]
-    assert min(times) >= 0
+    assert all(0 <= time.first <= time.whole for time in times)
     if drafting is MODEL:  # a look-up takes less than clocks can tell
-        assert max(times) > 0
+        assert max(time.first for time in times) > 0
     before = jax.device_get(clock._run.state)
     clock()
     after = jax.device_get(clock._run.state)
