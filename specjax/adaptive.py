@@ -8,7 +8,6 @@ tokens a second. The rule, on one page: docs/adaptive.md.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from jax import Array
 from specjax.by_cost import Costs, by_cost
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import several
+from specjax.factory import factory
 from specjax.policies import Outcome, Policy
 
 
@@ -51,7 +51,7 @@ class AdaptiveState(NamedTuple):
     drafted: Array
 
 
-@cache
+@factory
 def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     """Asks one of the drafters each round, or none, for as much as the policy says.
 

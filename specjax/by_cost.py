@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from specjax.draft import Context
+from specjax.factory import factory
 from specjax.policies import Outcome, Policy
 
 
@@ -64,7 +65,7 @@ class Counts(NamedTuple):
     wait: Array
 
 
-@cache
+@factory
 def by_cost(
     *,
     memory: int = 48,

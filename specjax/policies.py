@@ -7,13 +7,13 @@ outputs keep the target's law (the law of a submitted token may depend on the pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from specjax.draft import Context
+from specjax.factory import factory
 
 
 class Outcome(NamedTuple):
@@ -60,7 +60,7 @@ class Policy(NamedTuple):
 FIRST = 0  # the drafter that policies without a choice among several ask
 
 
-@cache
+@factory
 def fixed(k: int) -> Policy:
     """Always up to k tokens, of the first drafter; 0: never any.
 
@@ -72,7 +72,7 @@ def fixed(k: int) -> Policy:
     return by_batch(((1, k),))
 
 
-@cache
+@factory
 def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
     """A draft length by batch size, as engines let users write down.
 
@@ -106,7 +106,7 @@ def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
     return Policy(init, choose, learn, "by batch" if len(table) > 1 else f"fixed {table[0][1]}")
 
 
-@cache
+@factory
 def heuristic(first: int = 5, *, up: int = 2, down: int = 1) -> Policy:
     """Two more after a draft that was kept whole, else one fewer, at least one; row by row.
 

@@ -11,8 +11,9 @@ Cache = Any  # a pytree with an int32 [B] attribute ``length``: specjax.KVCache,
 class Target(NamedTuple):
     """A language model with a cache that can be rolled back by index.
 
-    Make it in a small factory that returns the same object for equal arguments (``functools.cache``
-    does it): compiled programs are keyed by the identity of these functions.
+    Make it in a small factory that returns the same object for equal arguments
+    (``specjax.factory.factory`` does it): compiled programs are keyed by the identity of these
+    functions.
 
     Attributes:
       init_cache: ``(batch, capacity, dtype) -> cache``, empty, of fixed shapes.

@@ -6,7 +6,6 @@ draft from a datastore of text; here it is counted beforehand.)
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from specjax.drafters import corpus_table
 from specjax.drafters.chain import Guess, check_prob, draw_chain
 from specjax.drafters.corpus_table import CorpusTable
 from specjax.drafters.matching import last_tokens
+from specjax.factory import factory
 
 _STEPS = 6  # halvings that find a key within a bucket, so that one holds at most 2**6 - 1
 
@@ -90,7 +90,7 @@ class Known(NamedTuple):
     order: Array
 
 
-@cache
+@factory
 def corpus(
     k: int = 4,
     *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ from jax import Array, lax
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import Guess, check_entropy, check_prob, draw_chain, measured
+from specjax.factory import factory
 from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
 
@@ -43,7 +43,7 @@ class DraftModelState(NamedTuple):
     length: Array
 
 
-@cache
+@factory
 def draft_model(
     model: Target, k: int = 5, *, min_prob: float = 0.0, max_entropy: float = math.inf
 ) -> Drafter:

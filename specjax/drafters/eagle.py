@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -20,6 +20,7 @@ from specjax.cache import KVCache
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import Guess, check_entropy, check_prob, draw_chain, measured
 from specjax.drafters.prepared import prepared
+from specjax.factory import factory
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
 from specjax.models.linear import PANEL_ROWS
@@ -77,7 +78,7 @@ class EagleState(NamedTuple):
     skipped: Array
 
 
-@cache
+@factory
 def eagle(
     config: EagleConfig,
     k: int = 4,

@@ -8,7 +8,6 @@ first, and heads or a model answer where it is silent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,9 +15,10 @@ from jax import Array
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import several
+from specjax.factory import factory
 
 
-@cache
+@factory
 def first_of(*drafters: Drafter) -> Drafter:
     """Asks the drafters in their order; a row takes the first draft that isn't empty.
 

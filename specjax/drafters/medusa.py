@@ -6,7 +6,6 @@ Cai et al. 2024, "Medusa" (arXiv:2401.10774), as a chain.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -17,6 +16,7 @@ from jax.typing import ArrayLike
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import check_entropy, check_prob, entropy, largest_prob
 from specjax.drafters.prepared import Rows, prepared
+from specjax.factory import factory
 from specjax.heads.medusa import MedusaConfig, MedusaHeads
 
 
@@ -64,7 +64,7 @@ class MedusaState(NamedTuple):
     known: Array
 
 
-@cache
+@factory
 def medusa(
     config: MedusaConfig,
     k: int | None = None,
@@ -97,10 +97,7 @@ def medusa(
       ValueError: for k below 1 or above the number of heads, or a probability that is none.
     """
     if k is None:
-        k = config.num_heads
-        limits = {"min_prob": min_prob} if min_prob else {}
-        limits |= {"max_entropy": max_entropy} if max_entropy < math.inf else {}
-        return medusa(config, k, **limits)
+        return medusa(config, config.num_heads, min_prob=min_prob, max_entropy=max_entropy)
     check_prob("medusa", min_prob=min_prob)
     check_entropy("medusa", max_entropy)
     if not 1 <= k <= config.num_heads:

@@ -6,7 +6,6 @@ Lookup Decoding"; Yang et al. 2023, "LLMA").
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,11 +13,12 @@ from jax import Array
 
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.matching import last_tokens, matched_lengths, only_text
+from specjax.factory import factory
 
 MATCHES = ("recent", "first")
 
 
-@cache
+@factory
 def ngram(
     k: int = 10,
     *,

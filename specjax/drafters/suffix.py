@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +20,7 @@ from jax import Array, lax
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters.chain import check_prob
 from specjax.drafters.matching import NOTHING, last_tokens, matched_lengths, only_text
+from specjax.factory import factory
 
 PARTS = 32  # most occurrences of a match that vote
 
@@ -98,7 +98,7 @@ def _appended(past: Array, new: Array, count: Array) -> Array:
     return lax.dynamic_slice_in_dim(jnp.concatenate([past, new]), count, past.shape[0])
 
 
-@cache
+@factory
 def suffix(
     k: int = 10,
     *,

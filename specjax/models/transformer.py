@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from jax import Array
 
 from specjax import cache as kv
 from specjax.cache import KVCache
+from specjax.factory import factory
 from specjax.models import attention, rope
 from specjax.models.config import ModelConfig
 from specjax.models.linear import linear
@@ -231,7 +231,7 @@ def check_layers(layers: tuple[int, ...], num_layers: int) -> None:
         )
 
 
-@functools.cache
+@factory
 def transformer_target(config: ModelConfig) -> Target:
     """The target of a configuration; equal configurations give the same object.
 

@@ -6,20 +6,19 @@ within ``margin`` of the most probable one's.
 
 from __future__ import annotations
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from specjax import keys, warp
 from specjax.draft import Draft, Verdict
+from specjax.factory import factory
 from specjax.verify import law
 from specjax.verify.base import Verifier
 from specjax.verify.lossy import keep_while
 
 
-@cache
+@factory
 def relaxed(top_n: int = 5, margin: float = 0.3) -> Verifier:
     """The relaxed-acceptance rule.
 

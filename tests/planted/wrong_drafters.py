@@ -250,5 +250,5 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
 
     patch.setattr(CORPUS, "draw_chain", draw_chain)
     # A factory gives what it gave before, unless it is asked for something new.
-    CORPUS.corpus.cache_clear()
+    CORPUS.corpus.__wrapped__.cache_clear()
     return {}
