@@ -73,14 +73,7 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     Raises:
       ValueError: without drafters.
     """
-    if not drafters:
-        raise ValueError("adaptive: no drafters; give at least one, such as eagle(config, 3)")
-    for drafter in drafters:
-        if not isinstance(drafter, Drafter):
-            raise ValueError(
-                f"adaptive: {drafter!r} is no drafter; give drafters one by one, such as "
-                "adaptive(ngram(10), eagle(config, 3))"
-            )
+    several.check("adaptive", drafters)
     if not (policy is None or isinstance(policy, Policy)):
         raise ValueError(
             f"adaptive: policy={policy!r}; it must be a Policy, such as policies.heuristic()"

@@ -101,14 +101,13 @@ def by_cost(
     Raises:
       ValueError: for values out of range.
     """
-    if not 2 <= memory < float("inf"):
+    if memory < 2:
         raise ValueError(f"by_cost: memory={memory}; it must be at least 2 rounds")
     if not 0 < weight < float("inf"):
         raise ValueError(f"by_cost: weight={weight}; it must be above 0, and finite")
-    whole = isinstance(probe_first, int) and isinstance(probe_last, int)
-    if not (whole and 1 <= probe_first <= probe_last):
+    if not 1 <= probe_first <= probe_last:
         raise ValueError(
-            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be integers, "
+            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be "
             "1 <= probe_first <= probe_last"
         )
     if not 0 < probe_share <= 1:

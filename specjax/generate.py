@@ -223,7 +223,7 @@ class _Rows:
             return
         for one in finished:
             before = self._params.drafter
-            after = self._learn(before, one.tokens)
+            after = self._learn(before, list(one.tokens))  # the answer's own stay as they are
             _check_learned(before, after)
             self._params = self._params._replace(drafter=after)
 
@@ -395,8 +395,10 @@ def _fold(key: Array, numbers: Array) -> Array:
 def _numbered(prompts: Iterable[Sequence[int] | Prompt]) -> Iterator[Prompt]:
     for at, item in enumerate(prompts):
         prompt = item if isinstance(item, Prompt) else Prompt(at, item)
-        if not 0 <= prompt.number < 2**32:
-            raise ValueError(f"a prompt has number {prompt.number}; it must be 0 to 2**32 - 1")
+        number = prompt.number
+        whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not (whole and 0 <= number < 2**32):
+            raise ValueError(f"a prompt has number {number!r}; it must be an int, 0 to 2**32 - 1")
         yield prompt
 
 

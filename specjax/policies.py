@@ -6,6 +6,7 @@ outputs keep the target's law (the law of a submitted token may depend on the pa
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -67,8 +68,8 @@ def fixed(k: int) -> Policy:
     Raises:
       ValueError: for a negative k.
     """
-    if not isinstance(k, int) or k < 0:
-        raise ValueError(f"fixed: k={k}; it must be an integer, 0 (no drafts) or more")
+    if k < 0:
+        raise ValueError(f"fixed: k={k}; it must be 0 (no drafts) or more")
     return by_batch(((1, k),))
 
 
@@ -82,12 +83,19 @@ def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
     Raises:
       ValueError: for batches that don't ascend from at least 1, or a negative k.
     """
-    batches = [batch for batch, _ in table]
+    try:
+        pairs = [(operator.index(batch), operator.index(k)) for batch, k in table]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"by_batch: {table!r} is no table; give pairs of ints (batch, k), such as ((1, 5), "
+            "(8, 2))"
+        ) from None
+    batches = [batch for batch, _ in pairs]
     if not table or batches != sorted(set(batches)) or batches[0] < 1:
         raise ValueError(f"by_batch: batches {batches}; they must ascend from at least 1")
-    for batch, k in table:
-        if not isinstance(k, int) or k < 0:
-            raise ValueError(f"by_batch: k={k} from batch {batch} on; an integer, 0 or more")
+    for batch, k in pairs:
+        if k < 0:
+            raise ValueError(f"by_batch: k={k} from batch {batch} on; it must be 0 or more")
 
     def init(costs: Any, batch: int, drafters: int, nodes: int) -> tuple[()]:
         del costs, batch, drafters, nodes
@@ -121,11 +129,10 @@ def heuristic(first: int = 5, *, up: int = 2, down: int = 1) -> Policy:
     Raises:
       ValueError: for a ``first`` below 1, or a negative step.
     """
-    whole = all(isinstance(value, int) for value in (first, up, down))
-    if not whole or first < 1 or up < 0 or down < 0:
+    if first < 1 or up < 0 or down < 0:
         raise ValueError(
-            f"heuristic: first={first}, up={up}, down={down}; first must be an integer of at "
-            "least 1, and the steps of 0 or more"
+            f"heuristic: first={first}, up={up}, down={down}; first must be at least 1, and the "
+            "steps 0 or more"
         )
 
     def init(costs: Any, batch: int, drafters: int, nodes: int) -> Array:

@@ -80,16 +80,16 @@ def ids(eos_ids: Sequence[int], vocab_size: int) -> np.ndarray:
     return out.astype(np.int32)
 
 
-def count(name: str, value: int) -> int:
-    """A number of something is an int (numpy's will do), at least 1, and counted in int32."""
+def count(name: str, value: int, least: int = 1) -> int:
+    """A number of something is an int (numpy's will do), not too small, and counted in int32."""
     try:
         whole = operator.index(value)
     except TypeError:
         raise ValueError(f"{name}={value!r}; it must be an int") from None
     if isinstance(value, bool):
         raise ValueError(f"{name}={value!r}; it must be an int")
-    if whole < 1:
-        raise ValueError(f"{name}={whole}; it must be at least 1")
+    if whole < least:
+        raise ValueError(f"{name}={whole}; it must be at least {least}")
     if whole > np.iinfo(np.int32).max:
         raise ValueError(f"{name}={whole}; it must be at most {np.iinfo(np.int32).max} (as int32)")
     return whole

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import specjax
 from specjax import policies, testing, verify
+from specjax.by_cost import by_cost
 from specjax.drafters import corpus, draft_model, first_of, medusa, ngram, suffix
 from specjax.factory import factory
 from specjax.heads import MedusaConfig
@@ -35,6 +37,46 @@ def test_spelling_makes_no_difference(same: list[Any]) -> None:
 
 def test_other_arguments_make_another_object() -> None:
     assert ngram(4) is not ngram(5) and ngram(4) is not ngram(4, n_max=5)
+
+
+@pytest.mark.parametrize("k", [np.int64(3), np.int32(3), np.uint8(3)])
+def test_numbers_of_numpy_are_numbers(k: Any) -> None:
+    assert ngram(k) is ngram(3) and type(ngram(k).num_nodes) is int
+    assert ngram(3, k_short=k) is ngram(3, k_short=3)
+    assert corpus(min_prob=np.float32(0.5)) is corpus(min_prob=0.5)
+
+
+# Any, for no type checker would let most of them through.
+NGRAM, SUFFIX, CORPUS, FIRST_OF, ADAPTIVE, BY_COST, BY_BATCH = cast(
+    tuple[Any, ...],
+    (ngram, suffix, corpus, first_of, specjax.adaptive, by_cost, policies.by_batch),
+)
+BAD: list[tuple[Any, str]] = [
+    (lambda: NGRAM(3.0), "ngram: k=3.0; it must be an int"),
+    (lambda: NGRAM(True), "ngram: k=True; it must be an int"),
+    (lambda: NGRAM(2**31), "ngram: k=2147483648; it must be at most 2147483647"),
+    (lambda: NGRAM(k_short="2"), "ngram: k_short='2'; it must be an int or None"),
+    (lambda: NGRAM(n_max=[3]), r"ngram: n_max=\[3\]; it must be an int"),
+    (lambda: NGRAM(match=None), "ngram: match=None; it must be a string"),
+    (lambda: SUFFIX(growth=2.5), "suffix: growth=2.5; it must be an int or None"),
+    (lambda: CORPUS(min_prob="x"), "corpus: min_prob='x'; it must be a number"),
+    (lambda: CORPUS(min_prob=float("nan")), "corpus: min_prob=nan; it must be 0"),
+    (lambda: CORPUS(sampled=1), "corpus: sampled=1; it must be True or False"),
+    (lambda: BY_COST(memory=None), "by_cost: memory=None; it must be an int"),
+    (lambda: FIRST_OF([ngram(3)]), "first_of: .* is no drafter; give drafters one by one"),
+    (lambda: FIRST_OF(None), "first_of: None is no drafter"),
+    (lambda: ADAPTIVE([ngram(3)]), "adaptive: .* is no drafter; give drafters one by one"),
+    (lambda: BY_BATCH([[1, 5]]), r"by_batch: table=\[\[1, 5\]\]; it must be hashable"),
+    (lambda: BY_BATCH(((1, 5), (8,))), r"by_batch: .* is no table; give pairs"),
+    (lambda: BY_BATCH(((1.0, 5),)), r"by_batch: .* is no table; give pairs"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), BAD, ids=[words[:30] for _, words in BAD])
+def test_other_types_are_refused_and_nothing_of_them_is_kept(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+    assert type(ngram(3).num_nodes) is int
 
 
 def test_what_cannot_be_hashed_is_named() -> None:

@@ -316,6 +316,8 @@ def test_bad_arguments_are_named_at_once(changes: dict[str, Any], message: str) 
         (5, "prompts holds 5"),
         (Prompt(-1, [1]), "number -1"),
         (Prompt(2**32, [1]), "number 4294967296"),
+        (Prompt(0.5, [1]), "number 0.5; it must be an int"),
+        (Prompt("1", [1]), "number '1'; it must be an int"),
     ],
 )
 def test_a_bad_prompt_is_named_when_it_comes(bad: Any, message: str) -> None:

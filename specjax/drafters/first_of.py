@@ -37,10 +37,9 @@ def first_of(*drafters: Drafter) -> Drafter:
       The drafter; it drafts as much as the longest of them.
 
     Raises:
-      ValueError: without drafters.
+      ValueError: without drafters, or for what is none.
     """
-    if not drafters:
-        raise ValueError("first_of: no drafters; give at least one, such as ngram(10, n_min=3)")
+    several.check("first_of", drafters)
     most = max(drafter.num_nodes for drafter in drafters)
 
     def init(params: Params, prefill: Prefill) -> tuple:
@@ -91,9 +90,20 @@ def learn_each(*learn: Callable[[Any, Sequence[int]], Any] | None) -> Callable[.
 
     Returns:
       ``(drafter_params, tokens) -> drafter_params``, of tuples.
+
+    Raises:
+      ValueError: for what can't be called; later, for parameters that are no such tuple.
     """
+    for own in learn:
+        if not (own is None or callable(own)):
+            raise ValueError(f"learn_each: {own!r} can't be called; give remember, say, or None")
 
     def learned(params: tuple, tokens: Sequence[int]) -> tuple:
+        if type(params) not in (tuple, list) or len(params) != len(learn):
+            raise ValueError(
+                f"learn_each: drafter_params {params!r} and {len(learn)} that learn; give a tuple "
+                "with one entry for each"
+            )
         pairs = zip(learn, params, strict=True)
         return tuple(own(part, tokens) if own else part for own, part in pairs)
 

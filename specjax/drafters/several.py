@@ -15,6 +15,18 @@ from jax import Array
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 
 
+def check(name: str, drafters: tuple[Drafter, ...]) -> None:
+    """Raises ValueError where they are not one drafter or more; says so of ``name``."""
+    if not drafters:
+        raise ValueError(f"{name}: no drafters; give at least one, such as ngram(10, n_min=3)")
+    for drafter in drafters:
+        if not isinstance(drafter, Drafter):
+            raise ValueError(
+                f"{name}: {drafter!r} is no drafter; give drafters one by one, such as "
+                f"{name}(ngram(10), eagle(config, 3))"
+            )
+
+
 def own(params: Params, number: int) -> Params:
     """The parameters with those of one drafter, where the drafter's are a tuple."""
     return params._replace(drafter=params.drafter[number])
