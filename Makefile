@@ -3,7 +3,8 @@
 # is made with; of a .venv that is already there it changes nothing: `make clean` first.
 
 PYTHON ?=
-# Further flags for the command a target runs: make speedup ARGS="--config.k=5"
+# Further flags for the command a target runs: make speedup ARGS="--config.k=5", or
+# make speedup ARGS="--config.modes=\"('plain', 'eagle')\""
 ARGS ?=
 # Tests are mostly compilation, which keeps one core busy: two processes take half the time.
 TEST_WORKERS ?= 2
@@ -15,8 +16,8 @@ BOOT := $(or $(PYTHON),$(shell for name in python3 python3.14 python3.13 python3
 # Sets the shell variable `python` to the interpreter of the environment.
 setup = if [ -z "$(BOOT)" ]; then echo "no Python was found: install Python 3.11 or newer" >&2; \
 	exit 1; fi; python=$$(PYTHON="$(PYTHON)" "$(BOOT)" scripts/setup_env.py $(1)) || exit 1
-# Says what runs, and runs it.
-run = echo "python $(1)"; "$$python" $(1)
+# Says what runs, as it can be copied, and runs it.
+run = printf '%s\n' 'python $(subst ','\'',$(1))'; "$$python" $(1)
 pytest = $(call run,-m pytest -n $(TEST_WORKERS) --dist=worksteal -m $(1) $(ARGS))
 
 .PHONY: help setup model speedup test test-long clean

@@ -60,6 +60,8 @@ def check_workdir(path: str | os.PathLike[str]) -> None:
       ValueError: no file can be made there; says why.
     """
     folder = pathlib.Path(path)
+    if not folder.name.strip(".") and folder.name not in ("", ".", ".."):
+        raise ValueError(f"--workdir={path} is no name; give a folder, such as runs/first")
     try:
         made = [part for part in (folder, *folder.parents) if not part.exists()]
         folder.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
 
     bench = Bench(s, target, modes.make(s, loaded), chosen)
     begun = time.perf_counter()
+    print(f"compiling {len(bench.modes)} modes: a minute or two", flush=True)
     with _bar(len(bench.modes), "compiling") as bar:
         compile_s = bench.warm_up(bar.update)
     print(f"compiled in {time.perf_counter() - begun:.0f} s", flush=True)

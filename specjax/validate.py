@@ -133,6 +133,17 @@ def parts(target: Target, drafter: Drafter | None, verifier: Verifier | None) ->
         )
 
 
+def arrays(name: str, params: Any) -> None:
+    """Parameters must be arrays and numbers, or jax can't be given them."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not isinstance(leaf, Array | np.ndarray | np.generic | int | float):
+            where = name + jax.tree_util.keystr(path)
+            raise ValueError(
+                f"{where} is a {type(leaf).__name__}; it must be an array (drafters say what they "
+                "take: corpus wants corpus_params(table), eagle what eagle_params makes)"
+            )
+
+
 def sampling(sampling: Sampling, batch: int) -> Sampling:
     """The settings as ``[B]`` arrays; a temperature of 0 everywhere becomes None (greedy)."""
     checks = {
@@ -184,6 +195,7 @@ def pairing(
         raise ValueError("key=None with a temperature above 0; pass key=jax.random.key(seed)")
     if drafter is None and drafter_params is not None:
         raise ValueError("drafter_params without a drafter; pass drafter=... too")
+    arrays("drafter_params", drafter_params)
 
 
 def row_keys(key: Array | None, batch: int) -> Array:

@@ -71,6 +71,8 @@ BAD: dict[str, tuple[dict, str]] = {
     "greedy verifier, sampling": (sampled(temperature=1.0) | dict(verifier=verify.greedy), "verifier 'greedy' does not go with a temperature.*verify.block"),
     "token verifier, greedy": (dict(verifier=verify.token), "verifier 'token' does not go with greedy decoding; use verify.greedy"),
     "match verifier, greedy": (dict(verifier=verify.match), "verifier 'match' does not go with greedy decoding"),
+    "drafter_params that are no arrays": (dict(drafter=draft_model(TARGET), drafter_params={"a": object()}), r"drafter_params\['a'\] is a object; it must be an array"),
+    "drafter_params by name": (dict(drafter=draft_model(TARGET), drafter_params="eagle3"), "drafter_params is a str; it must be an array"),
     "drafter_params alone": (dict(drafter_params=TABLE), "drafter_params without a drafter"),
     "eos too large": (dict(eos_ids=(3, 16)), "eos_ids holds 16; ids must be 0 to 15"),
     "negative eos": (dict(eos_ids=(-1,)), "eos_ids holds -1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pathlib
 from collections.abc import Iterable
 
@@ -12,10 +13,11 @@ def target(folder: pathlib.Path) -> str:
     return _files([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
 
 
-def tokenizer(folder: pathlib.Path) -> str:
+def tokenizer(folder: str | os.PathLike[str]) -> str:
     """SHA-256 of a model folder's tokenizer files."""
     patterns = "tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json"
-    return _files(path for pattern in patterns for path in sorted(folder.glob(pattern)))
+    files = pathlib.Path(folder)
+    return _files(path for pattern in patterns for path in sorted(files.glob(pattern)))
 
 
 def text(content: str) -> str:
