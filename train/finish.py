@@ -33,6 +33,9 @@ def export(
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = None if is_remote(folder) else os.fspath(folder.parent)
+    if beside:
+        for left in pathlib.Path(beside).glob(f".{folder.name}-*"):  # of killed processes
+            shutil.rmtree(left, ignore_errors=True)
     scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=beside))
     try:
         write_head(params, scratch)
@@ -40,8 +43,11 @@ def export(
             upload(scratch, folder)
         else:
             scratch.chmod(0o755)  # mkdtemp makes it private
-            folder.rmtree(missing_ok=True)
+            old = scratch.with_name(f"{scratch.name}-old")
+            if folder.exists():  # moved, not removed: the name stands for nothing for less long
+                folder.replace(os.fspath(old))
             scratch.replace(os.fspath(folder))
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
