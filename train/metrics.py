@@ -88,10 +88,9 @@ class Log:
 
 def board(folder: epath.Path, step: int) -> Any:
     """A writer of TensorBoard events that hides those after a step; None without its packages."""
-    # Not at the top: where torch is installed, it imports torch.
-    import tensorboardX
-
     try:
+        import tensorboardX  # not at the top: where torch is installed, it imports torch
+
         return tensorboardX.SummaryWriter(os.fspath(folder), purge_step=step + 1)
     except ImportError as error:  # a bucket needs its own client
         print(f"no TensorBoard events: {error}", file=sys.stderr, flush=True)
