@@ -135,6 +135,7 @@ def fit(
             score, is_best = None, False
             if last or (s.eval_every and done % s.eval_every == 0):
                 recorder.flush()
+                recorder.check(done, state.metrics)  # names the batch, which an evaluation can't
                 score = recorder.held_out(done, evaluate(state.params))
                 is_best = score > best_score
 

@@ -4,6 +4,7 @@ import json
 import pickle
 import signal
 import socket
+import sys
 
 import fsspec
 import jax
@@ -15,7 +16,7 @@ from fsspec.implementations import memory
 
 from tests.train import toy
 from tests.train.processes import Processes
-from train import checkpoint, curves, loop, metrics, settings
+from train import checkpoint, curves, finish, loop, metrics, settings
 
 
 def read(workdir):
@@ -322,6 +323,45 @@ def test_a_checkpoint_in_the_middle_of_an_interval_is_checked_too(tmp_path) -> N
     with pytest.raises(loop.NonFiniteError, match="at step 17 "):
         loop.fit(toy.task(bad=(17,)), s, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000007", "00000014"]
+
+
+@pytest.mark.parametrize("bad, when", [(7, "7 to 9"), (9, "8 to 9")])
+def test_a_step_before_an_evaluation_is_named_too(tmp_path, bad, when) -> None:
+    """In the middle of a log interval; the parameters it left give no finite score."""
+    s = toy.settings(log_every=8 if bad == 9 else 100)
+    with pytest.raises(
+        loop.NonFiniteError, match=rf"at step {bad} \(.*ids \[{bad}00.*steps {when}"
+    ):
+        loop.fit(toy.task(bad=(bad,)), s, tmp_path)
+    assert not of(read(tmp_path), "held_out", "step").size
+
+
+def test_what_killed_exports_left_is_removed(tmp_path) -> None:
+    best, left = tmp_path / "best", (tmp_path / ".best-1", tmp_path / ".best-2-old")
+    for folder in (best, *left):
+        folder.mkdir()
+        (folder / "was").touch()
+    (tmp_path / ".last-1").mkdir()
+    finish.export(toy.export, [np.ones(3)], checkpoint.folder(best))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".last-1", "best"]
+    assert [path.name for path in best.iterdir()] == ["head.npz"]
+
+
+def test_an_export_that_fails_leaves_the_one_before(tmp_path) -> None:
+    def stop(params, folder):
+        raise OSError("no space")
+
+    finish.export(toy.export, [np.ones(3)], checkpoint.folder(tmp_path / "best"))
+    with pytest.raises(OSError, match="no space"):
+        finish.export(stop, [], checkpoint.folder(tmp_path / "best"))
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert (tmp_path / "best" / "head.npz").exists()
+
+
+def test_no_events_without_their_package(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert metrics.board(checkpoint.folder(tmp_path), 0) is None
+    assert "no TensorBoard events: import of tensorboardX" in capsys.readouterr().err
 
 
 def test_another_tasks_checkpoint_is_refused(tmp_path) -> None:
