@@ -55,7 +55,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0
     config.smoke = False
 
-    config.mesh = ""  # "data:8" splits each batch over 8 devices
+    config.mesh = ""  # "data:8": over 8 devices; config.batch must be a multiple of 8
     config.loop = loop.defaults()
     config.loop.mesh = config.get_ref("mesh")
     config.loop.optimizer = "muon"
