@@ -86,7 +86,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     model = chats.find(settings.target)
     tokenizer = fingerprint.tokenizer(model)
     vocab_size = loading.read_config(model).vocab_size
-    manifests = {name: _manifest(name, tokenizer) for name in settings.data}
+    manifests = {name: data.read_manifest(name, tokenizer) for name in settings.data}
     shards = [
         (name, number)
         for name, manifest in manifests.items()
@@ -189,17 +189,6 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
         "right, %": f"{100 * row['right']:.1f}",
         "doubt": "" if row["doubt"] is None else f"{row['doubt']:.2f}",
     }
-
-
-def _manifest(folder: str, tokenizer: str) -> dict[str, Any]:
-    manifest = data.read_manifest(folder)
-    if manifest.get("tokenizer") != tokenizer:
-        raise ValueError(
-            f"config.data: {folder} holds tokens of another tokenizer (fingerprint "
-            f"{manifest.get('tokenizer')}, the target's is {tokenizer}); make the data with this "
-            "target"
-        )
-    return manifest
 
 
 def _identity(settings: Settings, manifests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

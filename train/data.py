@@ -131,23 +131,35 @@ def write(
     return manifest
 
 
-def read(folder: str | os.PathLike[str]) -> Documents:
-    """Reads a folder of shards whole, after a check of every checksum.
+def read(
+    folder: str | os.PathLike[str], tokenizer: str | None = None, most: int | None = None
+) -> Documents:
+    """Reads a folder of shards, each after a check of its checksum.
+
+    Args:
+      folder: of the shards.
+      tokenizer: see ``read_manifest``.
+      most: documents to read, the first ones; None: all.
 
     Raises:
-      ValueError: no complete data there, or a damaged file; names it and the fix.
+      ValueError: no complete data there, a damaged file or tokens of another tokenizer; names it
+        and the fix.
     """
-    manifest = read_manifest(folder)
-    tokens, masks, starts, at = [], [], [np.zeros(1, np.int64)], 0
+    manifest = read_manifest(folder, tokenizer)
+    tokens, masks, starts, at, count = [], [], [np.zeros(1, np.int64)], 0, 0
     for number in range(len(manifest["shards"])):
         shard = read_shard(folder, manifest, number)
         tokens.append(shard.tokens)
         masks.append(shard.mask)
         starts.append(shard.starts[1:] + at)
         at += len(shard.tokens)
-    return Documents(
+        count += len(shard.lengths)
+        if most is not None and count >= most:
+            break
+    found = Documents(
         np.concatenate(tokens), np.concatenate(masks), np.concatenate(starts), manifest
     )
+    return found if most is None else first(found, most)
 
 
 def read_shard(folder: str | os.PathLike[str], manifest: dict[str, Any], number: int) -> Documents:
@@ -166,13 +178,24 @@ def read_shard(folder: str | os.PathLike[str], manifest: dict[str, Any], number:
     return Documents(arrays["tokens"], arrays["mask"].astype(bool), arrays["starts"], manifest)
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def read_manifest(folder: str | os.PathLike[str], tokenizer: str | None = None) -> dict[str, Any]:
     """What a folder of shards was made of.
 
+    Args:
+      folder: of the shards.
+      tokenizer: the fingerprint of the one its tokens must be of; None: of any.
+
     Raises:
-      ValueError: no complete data there; says why and the fix.
+      ValueError: no complete data there, or tokens of another tokenizer; says why and the fix.
     """
-    return _read_manifest(pathlib.Path(folder) / MANIFEST)
+    manifest = _read_manifest(pathlib.Path(folder) / MANIFEST)
+    if tokenizer is not None and manifest.get("tokenizer") != tokenizer:
+        raise ValueError(
+            f"config.data: {folder} holds tokens of another tokenizer (fingerprint "
+            f"{manifest.get('tokenizer')}, the target's is {tokenizer}); make the data with this "
+            "target"
+        )
+    return manifest
 
 
 def split(documents: Documents, held_out: float, seed: int) -> tuple[Documents, Documents]:

@@ -95,7 +95,7 @@ class Material:
                     f"{self.model.num_layers}, and -1"
                 )
         self.params: Any = loading.load_params(self.folder, self.model, panels=False)
-        self.documents = data.read(s.data)
+        self.documents = data.read(s.data, fingerprint.tokenizer(self.folder))
         parts = data.split(self.documents, s.held_out, s.seed)
         self._train, self._held_out = (data.pack(part, s.length) for part in parts)
         if s.supervise == "all":

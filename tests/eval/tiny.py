@@ -14,7 +14,7 @@ from specjax.drafters import corpus_table
 from specjax.heads import EagleConfig, MedusaConfig, MedusaHeads, formats
 from specjax.models import fingerprint, loading, students
 from tests import support
-from train import eagle_init
+from train import data, eagle_init
 
 CONFIG = {
     "model_type": "llama",
@@ -52,6 +52,23 @@ def make_folder(folder: pathlib.Path, seed: int = 0, **changes) -> pathlib.Path:
         + "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
     )  # fmt: skip
     save_file(_weights(config, seed), folder / "model.safetensors")
+    return folder
+
+
+def make_shards(folder: pathlib.Path, target: pathlib.Path, **about: str) -> pathlib.Path:
+    """Writes 24 documents for that model to learn: each repeats a few tokens of its own.
+
+    Args:
+        folder: Made if it isn't there.
+        target: Whose tokens they are.
+        **about: Entries of the manifest to have instead.
+    """
+    rng = np.random.default_rng(0)
+    samples = []
+    for number in range(24):
+        tokens = np.tile(rng.integers(97, 105, 4), 8)
+        samples.append(data.Sample(str(number), tokens, np.arange(32) >= 8))
+    data.write(folder, samples, {"tokenizer": fingerprint.tokenizer(target)} | about)
     return folder
 
 

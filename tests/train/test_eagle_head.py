@@ -21,16 +21,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Texts that repeat themselves, so that there is something to learn."""
-    rng = np.random.default_rng(0)
-    samples = []
-    for number in range(24):
-        tokens = np.tile(rng.integers(97, 105, 4), 8)
-        samples.append(data.Sample(str(number), tokens, np.arange(32) >= 8))
-    folder = tmp_path_factory.mktemp("data") / "shards"
-    data.write(folder, samples, {"target": "tiny"})
-    return folder
+def shards(tmp_path_factory: pytest.TempPathFactory, folder: pathlib.Path) -> pathlib.Path:
+    return tiny.make_shards(tmp_path_factory.mktemp("data") / "shards", folder)
 
 
 def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
