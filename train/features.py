@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import tqdm
 from jax import Array
+from jax.experimental import multihost_utils
 
 from eval import results
 from specjax.target import Target
@@ -97,13 +98,25 @@ class Store:
     def fill(self, target: Target, layers: tuple[int, ...], params: Any, rows: Rows) -> None:
         """Computes what is not there yet; says the size first.
 
+        Of several processes the first one does, and the others wait until they can read it.
+
         Raises:
-          ValueError: the disk has no room for it.
+          ValueError: the disk has no room for it, or is not one that all processes share.
         """
+        self._shape = (*rows.tokens.shape, self._width)
+        if jax.process_index() == 0 and not self._complete:
+            self._fill(target, layers, params, rows)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"features in {self._folder}")
+            if not self._complete:
+                raise ValueError(
+                    f"process {jax.process_index()} finds no features in {self._folder}, where "
+                    "process 0 wrote them; config.feature_store must be a folder that all "
+                    "processes share"
+                )
+
+    def _fill(self, target: Target, layers: tuple[int, ...], params: Any, rows: Rows) -> None:
         count, length = rows.tokens.shape
-        self._shape = count, length, self._width
-        if (self._folder / _DONE).exists():
-            return
         size = 2 * count * length * self._width
         self._folder.mkdir(parents=True, exist_ok=True)
         done = self._progress()
@@ -135,6 +148,10 @@ class Store:
         """bfloat16 ``[len(chosen), T, F]``."""
         data = np.memmap(self._folder / _DATA, np.uint16, "r", shape=self._shape)
         return np.asarray(data[chosen]).view(ml_dtypes.bfloat16)
+
+    @property
+    def _complete(self) -> bool:
+        return (self._folder / _DONE).exists()
 
     def _progress(self) -> int:
         path = self._folder / "progress.json"

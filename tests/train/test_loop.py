@@ -278,7 +278,8 @@ def test_two_processes_give_one_processes_losses(tmp_path, processes, reference)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    env = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    store = tmp_path / "store"
+    env = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "TOY_STORE": str(store)}
     flags = _flags(tmp_path, "--multihost", "--config.loop.mesh=data:2")
     one, other = (env | {"JAX_PROCESS_ID": index} for index in "01")
     # A signal that reaches one of them stops both, at the same step.

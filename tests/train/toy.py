@@ -3,7 +3,8 @@
 TOY_KILL=WHERE:N kills the process, without a warning, the Nth time it comes to a place:
 "batch" (in the thread that makes batches), "state" (once Orbax has begun to write), "manifest"
 (the state is written, the manifest isn't), "prune" (an old checkpoint's manifest is gone, its
-arrays aren't), "export". TOY_TERM=N sends SIGTERM when batch N is made.
+arrays aren't), "export". TOY_TERM=N sends SIGTERM when batch N is made. TOY_STORE=FOLDER keeps
+features there first, as many as take the first process a while.
 """
 
 import functools
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from train import checkpoint, cli, loop
+from train import checkpoint, cli, data, features, loop
 
 SIZE, WIDTH, CLASSES = 16, 6, 5
 
@@ -123,8 +124,23 @@ def _die(where, count={}):  # noqa: B006
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _fill(folder):
+    """Features that are the number of the process that made them."""
+
+    def compute(target, layers, params, rows):
+        time.sleep(0.1)
+        return jnp.full((*rows["tokens"].shape, 1), jax.process_index(), jnp.float32)
+
+    features.compute = compute
+    store, rows = features.Store(folder, 1, {}), data.Rows(*[np.zeros((8, 4096), np.int32)] * 4)
+    store.fill(None, (), None, rows)
+    assert not store.read(np.arange(8)).any()
+
+
 def _run(config, workdir):
     toy = task()
+    if "TOY_STORE" in os.environ:
+        _fill(os.environ["TOY_STORE"])
 
     def batch(step):
         _die("batch")
