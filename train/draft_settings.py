@@ -27,7 +27,6 @@ class DraftSettings(MaterialSettings):
         that one to use the cache of another head, such as (10, 20, 29, -1).
       loss: a name in ``losses.BY_NAME``.
       positions: tokens of the drafts that ``accept_length`` is about.
-      smoke: a run of seconds that does everything once.
     """
 
     layers: tuple[int, ...]
@@ -36,7 +35,6 @@ class DraftSettings(MaterialSettings):
     cached_layers: tuple[int, ...]
     loss: str
     positions: int
-    smoke: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +51,7 @@ class DraftSettings(MaterialSettings):
     @property
     def streams(self) -> tuple[int, ...]:
         """The streams of the target to compute, or to find in the cache."""
-        return self.cached_layers if self.features == "cached" else (FINAL,)
+        return self.cached_layers if self.cached else (FINAL,)
 
 
 def read(config: Mapping[str, Any]) -> DraftSettings:

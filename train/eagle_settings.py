@@ -35,7 +35,6 @@ class EagleSettings(MaterialSettings):
       loss: a name in ``losses.BY_NAME``.
       decay: weight of each further step's loss.
       feature_weight: version 1's weight of the feature regression.
-      smoke: a run of seconds that does everything once.
     """
 
     version: int
@@ -52,7 +51,6 @@ class EagleSettings(MaterialSettings):
     loss: str
     decay: float
     feature_weight: float
-    smoke: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
+import os
 from typing import Any
 
 import jax
@@ -13,6 +13,8 @@ import numpy as np
 from eval import chat as chats
 from specjax.models import ModelConfig, fingerprint, loading, transformer_target
 from train import data, features
+from train.checkpoint import is_remote
+from train.settings import SMOKE_STEPS
 
 FEATURES = ("online", "cached")
 SUPERVISE = ("answers", "all")
@@ -34,6 +36,7 @@ class MaterialSettings:
       held_out: fraction of the documents that is only evaluated on.
       held_out_rows: rows of them that are, at most, rounded up to whole batches.
       seed: of the split and of the order.
+      smoke: a run of seconds that does everything once: of few documents, with features online.
     """
 
     target: str
@@ -46,6 +49,7 @@ class MaterialSettings:
     held_out: float
     held_out_rows: int
     seed: int
+    smoke: bool
 
     def __post_init__(self) -> None:
         for name in ("length", "batch", "held_out_rows"):
@@ -63,6 +67,11 @@ class MaterialSettings:
                 "--config=configs/generate_data_smollm2.py --workdir=runs/data, and give that "
                 "folder"
             )
+
+    @property
+    def cached(self) -> bool:
+        """Whether features are computed ahead, into a file."""
+        return self.features == "cached" and not self.smoke
 
 
 def not_negative(**values: float) -> None:
@@ -86,6 +95,13 @@ class Material:
         Raises:
           ValueError: a model or data that can't be used, or a cache of something else.
         """
+        store = s.feature_store or os.path.join(workdir, "features")
+        if s.cached and is_remote(store):
+            raise ValueError(
+                f"features can't be kept in {store}, because rows are read out of the middle of a "
+                "file; name a local folder, config.feature_store=FOLDER, or take "
+                "config.features='online'"
+            )
         self.folder = chats.find(s.target)
         self.model: ModelConfig = loading.read_config(self.folder)
         for layer in layers:
@@ -95,7 +111,8 @@ class Material:
                     f"{self.model.num_layers}, and -1"
                 )
         self.params: Any = loading.load_params(self.folder, self.model, panels=False)
-        self.documents = data.read(s.data, fingerprint.tokenizer(self.folder))
+        few = SMOKE_STEPS * s.batch if s.smoke else None  # a row takes one of them or more
+        self.documents = data.read(s.data, fingerprint.tokenizer(self.folder), few)
         parts = data.split(self.documents, s.held_out, s.seed)
         self._train, self._held_out = (data.pack(part, s.length) for part in parts)
         if s.supervise == "all":
@@ -103,11 +120,10 @@ class Material:
         self._settings, self._layers = s, layers
         self._target = transformer_target(self.model)
         self._store: features.Store | None = None
-        if s.features == "cached":
-            place = pathlib.Path(s.feature_store or pathlib.Path(workdir) / "features")
-            self._store = self._filled(place)
+        if s.cached:
+            self._store = self._filled(store)
 
-    def _filled(self, place: pathlib.Path) -> features.Store:
+    def _filled(self, place: str) -> features.Store:
         pairs = zip(self._train, self._held_out, strict=True)
         rows = data.Rows(*(np.concatenate(pair) for pair in pairs))
         about = {
@@ -160,7 +176,8 @@ class Material:
         settings = {
             name: value
             for name, value in dataclasses.asdict(self._settings).items()
-            if name not in ("target", "data", "features", "feature_store", "smoke")
+            if name not in ("target", "data", "features", "feature_store")
+            and not (name == "smoke" and not value)  # older checkpoints don't speak of it
         }
         return {
             "target": fingerprint.target(self.folder),

@@ -47,7 +47,6 @@ class MedusaSettings(MaterialSettings):
         matrices that are the target's rows; or the folder of heads to go on from.
       loss: a name in ``losses.BY_NAME``.
       decay: weight of each further head's loss.
-      smoke: a run of seconds that does everything once.
     """
 
     cached_layers: tuple[int, ...]
@@ -59,7 +58,6 @@ class MedusaSettings(MaterialSettings):
     start: str
     loss: str
     decay: float
-    smoke: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +87,7 @@ class MedusaSettings(MaterialSettings):
     @property
     def layers(self) -> tuple[int, ...]:
         """The streams of the target to compute, or to find in the cache."""
-        return self.cached_layers if self.features == "cached" else (FINAL,)
+        return self.cached_layers if self.cached else (FINAL,)
 
 
 def read(config: Mapping[str, Any]) -> MedusaSettings:

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 OPTIMIZERS = ("adamw", "muon")
 DTYPES = ("", "float32", "bfloat16")
+SMOKE_STEPS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,7 @@ def defaults() -> ConfigDict:
 def smoke(loop: ConfigDict) -> None:
     """Shortens a config's loop, in place, to a run of seconds that still does everything once."""
     loop.update(
-        steps=6,
+        steps=SMOKE_STEPS,
         warmup_steps=2,
         eval_every=3,
         checkpoint_every=3,

@@ -193,6 +193,18 @@ def test_packing_keeps_every_document_whole(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(rows, again, strict=True))
 
 
+@pytest.mark.parametrize("most", [1, 7, 30, 99])
+def test_the_first_few_documents(tmp_path, most):
+    """Of as few shards as hold them: what comes after isn't even opened."""
+    whole = documents(tmp_path, shard_tokens=100)
+    if most < 30:
+        (tmp_path / "data" / whole.manifest["shards"][-1]["file"]).unlink()
+    few = data.read(tmp_path / "data", most=most)
+    assert len(few.lengths) == min(most, 30)
+    np.testing.assert_array_equal(few.tokens, whole.tokens[: few.starts[-1]])
+    np.testing.assert_array_equal(few.starts, whole.starts[: most + 1])
+
+
 def test_supervising_all_takes_every_token_that_follows_one(tmp_path):
     rows = data.pack(documents(tmp_path, count=40), 64)
     every = data.supervise_all(rows)

@@ -15,6 +15,7 @@ from specjax.drafters import DraftModelParams, draft_model
 from specjax.models import load, students
 from tests.eval import tiny
 from train import draft_model as command
+from train import loop
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,10 @@ def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
     with config.unlocked():
         config.update(
             target=str(folder), data=str(shards), layers=(1,), draft_vocab_size=64, length=64,
-            batch=2, held_out=0.2, held_out_rows=2, smoke=True, features="online",
+            batch=2, held_out=0.2, held_out_rows=2, features="online",
         )  # fmt: skip
         config.update(changes)
+        loop.smoke(config.loop)
     return config
 
 
@@ -65,7 +67,7 @@ def test_from_shards_to_decoding(
 
 def test_the_loss_falls(folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """With the whole vocabulary, from new blocks."""
-    config = config_of(folder, shards, draft_vocab_size=0, start="random", smoke=False)
+    config = config_of(folder, shards, draft_vocab_size=0, start="random")
     config.loop.update(steps=30, warmup_steps=2, eval_every=15, log_every=5, checkpoint_every=0)
     summary = command.run(config, str(tmp_path))
     losses = [record["loss"] for record in summary.records if record["split"] == "train"]

@@ -12,7 +12,7 @@ import pytest
 from eval import heads
 from specjax.heads import formats
 from tests.eval import tiny
-from train import data, eagle_head, vocabulary
+from train import data, eagle_head, loop, vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +30,10 @@ def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
     with config.unlocked():
         config.update(
             target=str(folder), data=str(shards), layers=(1, 2, -1), draft_vocab_size=64, own_head=True,
-            length=64, batch=2, held_out=0.2, held_out_rows=2, eval_steps=2, smoke=True,
+            length=64, batch=2, held_out=0.2, held_out_rows=2, eval_steps=2,
         )  # fmt: skip
         config.update(changes)
+        loop.smoke(config.loop)
     return config
 
 
@@ -122,6 +123,42 @@ def test_bad_settings(
     with pytest.raises(ValueError, match=message):
         eagle_head.run(config_of(folder, shards, **changes), str(tmp_path))
     assert not (tmp_path / "best").exists()
+
+
+def test_a_smoke_run_computes_no_features_ahead(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
+) -> None:
+    """Of the 24 documents it takes a dozen: two for each of its six steps."""
+    monkeypatch.setattr(loop, "fit", lambda task, *args: task)
+    config = config_of(folder, shards, features="cached", smoke=True)
+    task = eagle_head.run(config, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    assert task.frozen["target"] and task.fingerprint["smoke"] is True
+    first = data.read(shards, most=12).tokens.reshape(12, 32).tolist()
+    for batch in (*(task.batch(step) for step in range(6)), *task.held_out):
+        assert "features" not in batch
+        rows = batch["tokens"].reshape(-1, 32)
+        assert all(row in first for row in rows.tolist() if any(row))
+
+
+def test_features_are_not_kept_in_a_bucket(folder: pathlib.Path, shards: pathlib.Path) -> None:
+    config = config_of(folder, shards, features="cached")
+    for workdir, store in (("gs://bucket/run", ""), ("runs/x", "gs://bucket/features")):
+        config.feature_store = store
+        message = r"kept in gs://bucket/.*local folder, config\.feature_store=FOLDER.*'online'"
+        with pytest.raises(ValueError, match=message):
+            eagle_head.run(config, workdir)
+
+
+def test_tokens_of_another_tokenizer_are_refused(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    other = tiny.make_shards(tmp_path / "other", folder, tokenizer="abc")
+    with pytest.raises(
+        ValueError, match=r"of another tokenizer \(fingerprint abc, the target's is"
+    ):
+        eagle_head.run(config_of(folder, other), str(tmp_path))
+    assert not (tmp_path / "features").exists()
 
 
 def test_the_most_frequent_tokens(shards: pathlib.Path) -> None:

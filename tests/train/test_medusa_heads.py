@@ -17,7 +17,7 @@ from specjax.models import loading
 from specjax.models.transformer import output_rows
 from tests.eval import tiny
 from tests.train.test_eagle_head import folder, shards  # noqa: F401 (fixtures)
-from train import medusa_heads
+from train import loop, medusa_heads
 
 
 def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):  # noqa: F811
@@ -25,9 +25,10 @@ def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):  # noqa: F
     with config.unlocked():
         config.update(
             target=str(folder), data=str(shards), draft_vocab_size=64, num_heads=3, length=64,
-            batch=2, held_out=0.2, held_out_rows=2, smoke=True,
+            batch=2, held_out=0.2, held_out_rows=2,
         )  # fmt: skip
         config.update(changes)
+        loop.smoke(config.loop)
     return config
 
 
