@@ -287,26 +287,20 @@ def cut(documents: Documents, length: int) -> Cut:
     )
 
 
-def batch(rows: Rows, seed: int, step: int, size: int) -> Rows:
-    """The batch of a step: a function of its arguments alone, so resuming needs only the step.
+def chosen(count: int, seed: int, step: int, size: int) -> NDArray[np.int64]:
+    """The rows of a step's batch: a function of its arguments alone, so resuming needs only these.
 
     Rows come in a new random order each epoch, every row once; a batch may span two epochs.
 
     Args:
-      rows: all rows, R of them.
+      count: of all rows.
       seed: of the orders.
       step: from 0.
       size: rows a batch.
 
     Returns:
-      ``size`` rows.
+      ``size`` row numbers.
     """
-    numbers = chosen(len(rows.tokens), seed, step, size)
-    return Rows(*(array[numbers] for array in rows))
-
-
-def chosen(count: int, seed: int, step: int, size: int) -> NDArray[np.int64]:
-    """The row numbers of a step's batch, out of ``count`` rows; see ``batch``."""
     place = step * size + np.arange(size)
     epochs = np.unique(place // count)
     orders = [_order(count, seed, int(epoch)) for epoch in epochs]

@@ -51,6 +51,7 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
     material = Material(s, s.streams, workdir)
     params, model = material.params, transformer_target(config)
     ids = _draft_vocabulary(config, before, material)
+    vocabulary.tell(material.documents, ids)
     draft_ids = ids if config.draft_vocab_size else None
     frozen = {
         "embed": params["embed"],

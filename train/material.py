@@ -115,6 +115,7 @@ class Material:
         self.documents = data.read(s.data, fingerprint.tokenizer(self.folder), few)
         parts = data.split(self.documents, s.held_out, s.seed)
         self._train, self._held_out = (data.pack(part, s.length) for part in parts)
+        _tell_cut(data.cut(self.documents, s.length), len(self.documents.lengths), s.length)
         if s.supervise == "all":
             self._train = data.supervise_all(self._train)
         self._settings, self._layers = s, layers
@@ -190,3 +191,12 @@ class Material:
     def tokens_per_batch(self) -> int:
         """Tokens of a step's batch, padding included."""
         return self._settings.batch * self._settings.length
+
+
+def _tell_cut(cut: data.Cut, count: int, length: int) -> None:
+    if jax.process_index() == 0:
+        print(
+            f"documents cut: {cut.documents} of {count} are longer than config.length={length}, "
+            f"{cut.dropped} of them left out; {cut.tokens} tokens lost",
+            flush=True,
+        )

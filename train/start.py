@@ -30,6 +30,8 @@ def parameters(folder: str, config: formats.HeadConfig) -> Any:
 def draft_vocabulary(folder: str, size: int, material: Material) -> np.ndarray:
     """The most frequent tokens of the data; a head that is trained on keeps its own.
 
+    Prints how much of the data they cover.
+
     Args:
       folder: of the head to go on from; "": of none.
       size: Vd of a new head; see ``vocabulary.most_frequent``.
@@ -38,9 +40,13 @@ def draft_vocabulary(folder: str, size: int, material: Material) -> np.ndarray:
     Returns:
       int32 ``[Vd]``, ascending.
     """
+    documents = material.documents
     if folder:
-        return _load(folder)[2]
-    return vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
+        ids = _load(folder)[2]
+    else:
+        ids = vocabulary.most_frequent(documents, size, material.model.vocab_size)
+    vocabulary.tell(documents, ids)
+    return ids
 
 
 def _load(folder: str) -> formats.Loaded:

@@ -7,6 +7,7 @@ up; what comes out is the target's all the same.
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,3 +40,10 @@ def most_frequent(documents: Documents, size: int, vocab_size: int) -> NDArray[n
 def coverage(documents: Documents, ids: NDArray[np.int32]) -> float:
     """The share of the supervised tokens that are in a draft vocabulary."""
     return float(np.mean(np.isin(documents.tokens[documents.mask], ids)))
+
+
+def tell(documents: Documents, ids: NDArray[np.int32]) -> None:
+    """Prints the coverage."""
+    if jax.process_index() == 0:
+        share = 100 * coverage(documents, ids)
+        print(f"the draft vocabulary covers {share:.1f}% of what the target says", flush=True)

@@ -242,16 +242,9 @@ def test_long_documents_are_cut_and_counted(tmp_path):
 # --- batches ---
 
 
-def numbered_rows(count: int) -> data.Rows:
-    number = np.arange(count, dtype=np.int32)[:, None]
-    return data.Rows(number, number > 0, number, number)
-
-
 @pytest.mark.parametrize(("count", "size"), [(10, 5), (10, 4), (7, 3), (3, 8), (1, 4), (5, 1)])
 def test_every_row_once_an_epoch(count, size):
-    rows = numbered_rows(count)
-    steps = 4 * count
-    stream = np.concatenate([data.batch(rows, 5, step, size).tokens[:, 0] for step in range(steps)])
+    stream = np.concatenate([data.chosen(count, 5, step, size) for step in range(4 * count)])
     epochs = stream[: len(stream) // count * count].reshape(-1, count)
     np.testing.assert_array_equal(np.sort(epochs, 1), np.tile(np.arange(count), (len(epochs), 1)))
     if count > 4:
@@ -259,10 +252,7 @@ def test_every_row_once_an_epoch(count, size):
 
 
 def test_a_batch_depends_on_seed_and_step_alone():
-    rows = numbered_rows(50)
-    ahead = data.batch(rows, 1, 1000, 8)
+    ahead = data.chosen(50, 1, 1000, 8)
     data._order.cache_clear()
-    again = data.batch(rows, 1, 1000, 8)
-    assert all(np.array_equal(a, b) for a, b in zip(ahead, again, strict=True))
-    assert not np.array_equal(ahead.tokens, data.batch(rows, 2, 1000, 8).tokens)
-    np.testing.assert_array_equal(ahead.mask, ahead.tokens > 0)
+    np.testing.assert_array_equal(ahead, data.chosen(50, 1, 1000, 8))
+    assert not np.array_equal(ahead, data.chosen(50, 2, 1000, 8))

@@ -126,12 +126,15 @@ def test_bad_settings(
 
 
 def test_a_smoke_run_computes_no_features_ahead(
-    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, monkeypatch, capsys
 ) -> None:
     """Of the 24 documents it takes a dozen: two for each of its six steps."""
     monkeypatch.setattr(loop, "fit", lambda task, *args: task)
     config = config_of(folder, shards, features="cached", smoke=True)
     task = eagle_head.run(config, str(tmp_path))
+    said = capsys.readouterr().out
+    assert "documents cut: 0 of 12 are longer than config.length=64" in said
+    assert "the draft vocabulary covers 100.0% of what the target says" in said
     assert not list(tmp_path.iterdir())
     assert task.frozen["target"] and task.fingerprint["smoke"] is True
     first = data.read(shards, most=12).tokens.reshape(12, 32).tolist()
