@@ -5,11 +5,9 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import io_callback
 
 import specjax
 from specjax import Sampling, calibrate, costs, testing
@@ -19,6 +17,7 @@ from specjax.draft import Draft, Drafter
 from specjax.drafters import draft_model, ngram
 from specjax.target import Target
 from tests import support
+from tests.clock import Clock
 
 VOCAB, K = 7, 4
 TARGET, TABLE = testing.scripted_target(VOCAB), testing.scripted_table(10, VOCAB)
@@ -34,31 +33,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(module, name, value)
 
 
-class Clock:
-    """Stands still but for the work that programs tell it of: what is timed can't waver."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def spend(self, work: jax.Array) -> jax.Array:
-        """Lets ``work`` milliseconds pass when a program comes by, and gives zero."""
-
-        def passed(work: Any) -> np.ndarray:
-            self.now += 1e-3 * float(work)
-            return np.zeros([], np.int32)
-
-        return io_callback(passed, jax.ShapeDtypeStruct([], jnp.int32), work, ordered=True)
-
-
 def costly_target(clock: Clock) -> Target:
     """A token of a pass takes two milliseconds, and a pass four more."""
 
     def apply(params: Any, tokens: Any, cache: Any, **how: Any) -> Any:
         logits, features, cache = TARGET.apply(params, tokens, cache, **how)
-        spent = clock.spend(jnp.asarray(4 + 2 * tokens.shape[1]))
+        spent = clock.spend(4 + 2 * tokens.shape[1])
         return logits + spent.astype(logits.dtype), features, cache
 
     return TARGET._replace(apply=apply)
