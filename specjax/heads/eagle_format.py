@@ -109,17 +109,41 @@ def maps(ids: NDArray[np.int32], vocab_size: int) -> dict[str, np.ndarray]:
 
 
 def ids_of(
-    path: str, d2t: np.ndarray | None, t2d: np.ndarray | None, config: EagleConfig
+    path: str,
+    d2t: np.ndarray | None,
+    t2d: np.ndarray | None,
+    config: EagleConfig,
+    vocab_size: int | None,
 ) -> NDArray[np.int32]:
-    """The draft vocabulary; SGLang and vLLM read d2t alone, so t2d must agree with it."""
-    if d2t is None:  # the whole vocabulary
-        return np.arange(config.draft_vocab_size, dtype=np.int32)
-    ids = (d2t + np.arange(len(d2t))).astype(np.int32)
-    if len(ids) != config.draft_vocab_size or np.any(np.diff(ids) <= 0) or ids[0] < 0:
-        raise ValueError(
-            f"{path}: d2t has {len(ids)} entries; it must give {config.draft_vocab_size} ascending "
-            "ids of the target"
-        )
+    """The draft vocabulary; SGLang and vLLM read d2t alone, so t2d must agree with it.
+
+    Args:
+      path: of the file.
+      d2t: its tensor of that name, or None.
+      t2d: likewise.
+      config: the head's.
+      vocab_size: V, the target's; None where config.json doesn't say.
+
+    Raises:
+      ValueError: no map of a vocabulary that is cut, or one that isn't one.
+    """
+    size = config.draft_vocab_size
+    if d2t is None:
+        if vocab_size not in (None, size):
+            raise ValueError(
+                f"{path} has no tensor d2t, and config.json cuts the vocabulary of {vocab_size} to "
+                f"{size}"
+            )
+        ids = np.arange(size, dtype=np.int32)
+    else:
+        ids = (d2t + np.arange(len(d2t))).astype(np.int32)
+        whole = len(ids) == size and np.all(np.diff(ids) > 0) and ids[0] >= 0
+        if not whole or (vocab_size is not None and ids[-1] >= vocab_size):
+            of = "" if vocab_size is None else f"'s {vocab_size}"
+            raise ValueError(
+                f"{path}: d2t has {len(ids)} entries; it must give {size} ascending ids of the "
+                f"target{of}"
+            )
     if t2d is not None and not np.array_equal(np.flatnonzero(t2d), ids):
         raise ValueError(f"{path}: t2d and d2t name different tokens")
     return ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -78,6 +79,14 @@ FAULTS = {
         lambda t: t.update(d2t=t["d2t"][::-1].copy()),
         "d2t has 18 entries; it must give 18 ascending",
     ),
+    "d2t missing": (
+        lambda t: t.pop("d2t"),
+        "has no tensor d2t, and config.json cuts the vocabulary of 24 to 18",
+    ),
+    "d2t past the target's": (
+        lambda t: t.update(d2t=t["d2t"] + 24 - IDS[-1]),
+        "d2t has 18 entries; it must give 18 ascending ids of the target's 24",
+    ),
     "t2d of another": (lambda t: t.update(t2d=~t["t2d"]), "t2d and d2t name different tokens"),
 }
 
@@ -92,6 +101,16 @@ def test_faulty_files(tmp_path: pathlib.Path, name: str) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=message):
         formats.load(tmp_path)
+
+
+def test_a_file_of_the_whole_vocabulary_needs_no_map(tmp_path: pathlib.Path) -> None:
+    config = dataclasses.replace(CONFIGS["3"], draft_vocab_size=24)
+    ids = np.arange(24, dtype=np.int32)
+    formats.save(tmp_path, config, eagle_init.random(config, jax.random.key(0)), ids, 24)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["d2t"], tensors["t2d"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(formats.load(tmp_path)[2], ids)
 
 
 def test_truncated_and_absent(tmp_path: pathlib.Path) -> None:
