@@ -7,7 +7,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 
 import numpy as np
@@ -260,10 +259,20 @@ def test_an_interrupt_leaves_nothing(wheel, tmp_path):
 
 
 @pytest.mark.model
-def test_the_real_model_is_found_at_once(smollm2_folder):
-    start = time.monotonic()
+def test_the_real_model_is_found_at_once(smollm2_folder, monkeypatch):
+    """By its manifest alone: nothing is locked, made or checked again, and no weights are read."""
+    for name in ("_lock", "_make", "_check_sha256", "convert"):
+        monkeypatch.setattr(get_smollm2, name, None)
+    opened, real = set(), pathlib.Path.open
+    monkeypatch.setattr(
+        pathlib.Path,
+        "open",
+        lambda path, *how, **more: opened.add(path) or real(path, *how, **more),
+    )
+    before = {path: path.stat().st_mtime_ns for path in smollm2_folder.iterdir()}
     assert get_smollm2.get() == smollm2_folder
-    assert time.monotonic() - start < 1
+    assert opened <= {smollm2_folder / get_smollm2.MANIFEST}
+    assert {path: path.stat().st_mtime_ns for path in smollm2_folder.iterdir()} == before
 
 
 @pytest.mark.model
