@@ -86,9 +86,9 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
     folder, draft, _ = make(tmp_path)
     command = [sys.executable, "-m", "scripts.export_draft", f"--draft={draft}"]
     command += [f"--target={folder}", f"--out={tmp_path / 'out'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "holds a whole model" in done.stdout
     command[3] = "--draft=nowhere"
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 2 and "nowhere/config.json is missing" in done.stderr

@@ -46,7 +46,7 @@ class Processes:
 
     def close(self):
         self._server.stdin.close()
-        self._server.wait(timeout=60)
+        self._server.wait(timeout=900)
         self._server.stdout.close()
 
 
