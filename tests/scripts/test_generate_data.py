@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 import types
 
 import numpy as np
@@ -189,6 +188,24 @@ def test_a_template_that_strips_thinking(folder, tmp_path, monkeypatch):
 
 # --- a kill ---
 
+# The command, which kills itself, without a warning, when six answers are in the journal.
+KILLED = """
+import os, signal
+from eval import results
+from scripts import generate_data, journal
+
+add, answers = journal.Journal.add, []
+
+def add_and_die(self, answer):
+    add(self, answer)
+    answers.append(answer)
+    if len(answers) == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+journal.Journal.add = add_and_die
+results.main(generate_data.run)
+"""
+
 
 def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):
     prompts = write(tmp_path / "p.jsonl", *({"prompt": f"{n} or more?"} for n in range(40)))
@@ -197,27 +214,17 @@ def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):
         prompts=prompts, max_new_tokens=100, max_length=512, batch=2, temperatures=(0.8,)
     )
     command = [
-        sys.executable, "-m", "scripts.generate_data", f"--config={CONFIG}",
+        sys.executable, "-c", KILLED, f"--config={CONFIG}",
         f"--workdir={tmp_path / 'killed'}", f"--config.target={folder}", "--config.count=0",
         f"--config.prompts={prompts}", "--config.max_new_tokens=100", "--config.max_length=512",
         "--config.batch=2", "--config.rounds=8", "--config.shard_tokens=300",
         "--config.temperatures=(0.8,)",
     ]  # fmt: skip
     path = tmp_path / "killed" / generate_data.JOURNAL
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + 120
-        while not path.exists() or path.read_bytes().count(b"\n") < 6:
-            assert process.poll() is None, process.stderr.read().decode()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        process.communicate()
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = path.read_bytes()
-    done = before.count(b"\n") - 1
-    assert 5 <= done < 40, "it was stopped on the way"
+    assert before.count(b"\n") == 1 + 6, "it was stopped on the way"
     with pytest.raises(ValueError, match="isn't complete"):
         data.read(tmp_path / "killed")
     path.write_bytes(before[:-9])  # as a kill in the middle of a line would leave it
