@@ -9,10 +9,12 @@ import pytest
 from configs import speedup_smollm2
 from eval import modes, settings, speedup
 from tests.eval import tiny
+from tests.eval.made_times import make_times
 
 
 def test_a_run_with_the_adaptive_mode(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path / "cache"))
+    make_times(monkeypatch)  # by which a draft is worth it
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"category": "copy", "turns": ["abcabcabcabcabc"]}\n')
     config = speedup_smollm2.get_config()
