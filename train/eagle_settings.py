@@ -34,7 +34,7 @@ class EagleSettings(MaterialSettings):
       eval_steps: the same in evaluation.
       loss: a name in ``losses.BY_NAME``.
       decay: weight of each further step's loss.
-      feature_weight: version 1's weight of the feature regression.
+      feature_weight: version 1's weight of the feature regression, above 0; version 3 has none.
     """
 
     version: int
@@ -58,6 +58,11 @@ class EagleSettings(MaterialSettings):
             if getattr(self, name) < 1:
                 raise ValueError(f"config.{name}={getattr(self, name)}; it must be at least 1")
         not_negative(decay=self.decay, feature_weight=self.feature_weight)
+        if self.version == 1 and self.feature_weight == 0:
+            raise ValueError(
+                f"config.feature_weight={self.feature_weight} with config.version=1, whose heads "
+                "are trained to give the target's features; give it a weight, such as 1.0"
+            )
         if self.loss not in BY_NAME:
             known = ", ".join(BY_NAME)
             raise ValueError(f"config.loss={self.loss!r}; it must be one of {known}")

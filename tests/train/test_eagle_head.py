@@ -63,6 +63,20 @@ def test_from_shards_to_an_evaluated_head(
     assert (tmp_path / "eval" / "heads.png").stat().st_size > 1000
 
 
+def test_a_head_of_version_1(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """It learns the target's features, too: only with a loss of them is there much to lose."""
+    changes = dict(version=1, layers=(-1,), own_head=False, feature_weight=100.0, eval_steps=1)
+    config = config_of(folder, shards, features="online", steps=1, **changes)
+    summary = eagle_head.run(config, str(tmp_path))
+    assert summary.step == 6 and not summary.stopped
+    losses = [r["loss"] for r in summary.records if r["split"] == "held_out"]
+    assert losses[0] > 2 * np.log(64), "more than not knowing which of 64 tokens it is"
+    made, head, _ = formats.load(tmp_path / "best")
+    assert (made.version, made.layers) == (1, (-1,)) and "head" not in head
+
+
 def test_a_head_that_is_trained_on_keeps_its_vocabulary(
     folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -108,6 +122,10 @@ BAD = {
     "steps": (dict(steps=0), "config.steps=0; it must be at least 1"),
     "layers": (dict(layers=(1, 2, 9)), r"holds 9; the target has streams 0 to 2"),
     "supervise": (dict(supervise="half"), "config.supervise='half'; it must be one of"),
+    "version 1": (
+        dict(version=1, layers=(-1,), own_head=False, feature_weight=0.0),
+        r"config.feature_weight=0.0 with config.version=1, .* give it a weight, such as 1.0",
+    ),
     "no data": (dict(data=""), "config.data is empty; make data"),
     "vocabulary": (dict(draft_vocab_size=10**6), "draft_vocab_size=1000000; it must be 1 to"),
     "held out": (dict(held_out=1.5), "config.held_out=1.5; it is a fraction"),
