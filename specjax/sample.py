@@ -201,7 +201,7 @@ def decode(run: Run, rounds: int | None = None) -> Run:
 
     The state of ``run`` is donated: use the run that comes back.
     """
-    rounds = np.iinfo(np.int32).max if rounds is None else validate.count("rounds", rounds)
+    rounds = np.iinfo(np.int32).max if rounds is None else validate.count("rounds", rounds, least=0)
     most = jnp.asarray(rounds, jnp.int32)
     return run._replace(state=decode_state(run.engine, run.params, run.request, run.state, most))
 

@@ -169,7 +169,11 @@ def test_checks_come_before_any_compilation(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("rounds", "words"),
-    [(0, "rounds=0; it must be at least 1"), (1.5, "rounds=1.5"), (2**31, "rounds=2147483648; it")],
+    [
+        (-1, "rounds=-1; it must be at least 0"),
+        (1.5, "rounds=1.5"),
+        (2**31, "rounds=2147483648; it"),
+    ],
 )
 def test_rounds_are_counted_in_int32(rounds: Any, words: str) -> None:
     run = specjax.start(TARGET, TABLE, [[1, 2]], max_new_tokens=3)
