@@ -109,8 +109,8 @@ class Tally:
             )
             self.counts += new
             self._by[one.temperature] += new
-            for sample in one.samples:
-                yield data.Sample(one.name, sample.tokens, sample.mask)
+            for number, sample in enumerate(one.samples):
+                yield data.Sample(one.name, sample.tokens, sample.mask, continues=number > 0)
 
     def rows(self) -> list[dict[str, Any]]:
         """A flat row for each temperature, and one for all."""

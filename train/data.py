@@ -2,7 +2,8 @@
 
 A folder holds ``manifest.json``, written last: a folder without it isn't complete. It says what the
 tokens were made of and lists the shards ``shard-00000.safetensors``, ...: each has ``tokens`` int32
-``[n]``, ``mask`` uint8 ``[n]`` (1: supervised, the target wrote it) and ``starts`` int64 ``[D+1]``.
+``[n]``, ``mask`` uint8 ``[n]`` (1: supervised, the target wrote it), ``starts`` int64 ``[D+1]``
+and, unless all are 0, ``continues`` uint8 ``[D]`` (1: of the conversation of the one before).
 
 A mask belongs to the token at its own place. Whoever predicts tokens shifts tokens and mask
 together: what follows position t is ``tokens[t + 1]``, and counts if ``mask[t + 1]``.
@@ -35,11 +36,14 @@ class Sample(NamedTuple):
       name: what messages call it.
       tokens: ids ``[n]``.
       mask: bool ``[n]``, true on supervised tokens.
+      continues: whether it is of the same conversation as the sample before: where a template
+        changes what came before, a conversation is several documents, which have much in common.
     """
 
     name: str
     tokens: ArrayLike
     mask: ArrayLike
+    continues: bool = False
 
 
 class Documents(NamedTuple):
@@ -50,17 +54,28 @@ class Documents(NamedTuple):
       mask: bool ``[n]``, supervised tokens.
       starts: int64 ``[D+1]``, where each begins; the last entry is n.
       manifest: what they were made of.
+      continues: bool ``[D]``, see ``Sample``; None: no document does.
     """
 
     tokens: NDArray[np.int32]
     mask: NDArray[np.bool_]
     starts: NDArray[np.int64]
     manifest: dict[str, Any]
+    continues: NDArray[np.bool_] | None = None
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """int64 ``[D]``, tokens of each document."""
         return np.diff(self.starts)
+
+    @property
+    def conversations(self) -> NDArray[np.int64]:
+        """int64 ``[D]``, the number from 0 of each document's conversation."""
+        if self.continues is None:
+            return np.arange(len(self.lengths))
+        begins = ~self.continues
+        begins[:1] = True
+        return np.cumsum(begins) - 1
 
 
 class Rows(NamedTuple):
@@ -146,18 +161,23 @@ def read(
         and the fix.
     """
     manifest = read_manifest(folder, tokenizer)
-    tokens, masks, starts, at, count = [], [], [np.zeros(1, np.int64)], 0, 0
+    tokens, masks, starts, continues, at, count = [], [], [np.zeros(1, np.int64)], [], 0, 0
     for number in range(len(manifest["shards"])):
         shard = read_shard(folder, manifest, number)
         tokens.append(shard.tokens)
         masks.append(shard.mask)
         starts.append(shard.starts[1:] + at)
+        continues.append(shard.continues)
         at += len(shard.tokens)
         count += len(shard.lengths)
         if most is not None and count >= most:
             break
     found = Documents(
-        np.concatenate(tokens), np.concatenate(masks), np.concatenate(starts), manifest
+        np.concatenate(tokens),
+        np.concatenate(masks),
+        np.concatenate(starts),
+        manifest,
+        np.concatenate(continues),
     )
     return found if most is None else first(found, most)
 
@@ -175,7 +195,9 @@ def read_shard(folder: str | os.PathLike[str], manifest: dict[str, Any], number:
     """
     entry = manifest["shards"][number]
     arrays = _read_shard(pathlib.Path(folder) / entry["file"], entry)
-    return Documents(arrays["tokens"], arrays["mask"].astype(bool), arrays["starts"], manifest)
+    tokens, mask, starts = arrays["tokens"], arrays["mask"].astype(bool), arrays["starts"]
+    continues = arrays.get("continues", np.zeros(len(starts) - 1)).astype(bool)
+    return Documents(tokens, mask, starts, manifest, continues)
 
 
 def read_manifest(folder: str | os.PathLike[str], tokenizer: str | None = None) -> dict[str, Any]:
@@ -199,28 +221,31 @@ def read_manifest(folder: str | os.PathLike[str], tokenizer: str | None = None) 
 
 
 def split(documents: Documents, held_out: float, seed: int) -> tuple[Documents, Documents]:
-    """Splits by document, at random; each part keeps the order.
+    """Splits by conversation, at random; each part keeps the order.
+
+    Documents of one conversation may contain each other: what is held out would be trained on.
 
     Args:
-      documents: at least two.
-      held_out: the share of documents in the second part, in (0, 1); at least one goes to each.
+      documents: of at least two conversations.
+      held_out: the share of conversations in the second part, in (0, 1); at least one goes to each.
       seed: of the choice.
 
     Returns:
       What to train on, and what is held out.
 
     Raises:
-      ValueError: a share out of range, or fewer than two documents.
+      ValueError: a share out of range, or fewer than two conversations.
     """
-    count = len(documents.starts) - 1
+    numbers = documents.conversations
+    count = int(numbers[-1]) + 1 if len(numbers) else 0
     if not 0 < held_out < 1:
         raise ValueError(f"held_out={held_out}; it must be a share between 0 and 1, such as 0.05")
     if count < 2:
-        raise ValueError(f"{count} documents can't be split into two parts; give at least 2")
+        raise ValueError(f"{count} conversations can't be split into two parts; give at least 2")
     size = min(max(round(count * held_out), 1), count - 1)
     chosen = np.zeros(count, bool)
     chosen[np.random.default_rng([seed, 0]).permutation(count)[:size]] = True
-    return _select(documents, ~chosen), _select(documents, chosen)
+    return _select(documents, ~chosen[numbers]), _select(documents, chosen[numbers])
 
 
 def first(documents: Documents, count: int) -> Documents:
@@ -358,8 +383,13 @@ def _select(documents: Documents, chosen: NDArray[np.bool_]) -> Documents:
     lengths = documents.lengths
     inside = np.repeat(chosen, lengths)
     starts = np.concatenate([[0], np.cumsum(lengths[chosen])]).astype(np.int64)
+    continues = None if documents.continues is None else documents.continues[chosen]
     return Documents(
-        documents.tokens[inside], documents.mask[inside], starts, dict(documents.manifest)
+        documents.tokens[inside],
+        documents.mask[inside],
+        starts,
+        dict(documents.manifest),
+        continues,
     )
 
 
@@ -367,22 +397,27 @@ def _parts(samples: Iterable[Sample], most: int) -> Iterator[Documents]:
     """Consecutive samples, checked, as documents of about ``most`` tokens."""
     tokens: list[NDArray] = []
     masks: list[NDArray] = []
+    continues: list[bool] = []
     held = 0
     for sample in samples:
         ids, mask = _checked(sample)
         tokens.append(ids)
         masks.append(mask)
+        continues.append(sample.continues)
         held += len(ids)
         if held >= most:
-            yield _joined(tokens, masks)
-            tokens, masks, held = [], [], 0
+            yield _joined(tokens, masks, continues)
+            tokens, masks, continues, held = [], [], [], 0
     if tokens:
-        yield _joined(tokens, masks)
+        yield _joined(tokens, masks, continues)
 
 
-def _joined(tokens: Sequence[NDArray], masks: Sequence[NDArray]) -> Documents:
+def _joined(
+    tokens: Sequence[NDArray], masks: Sequence[NDArray], continues: Sequence[bool]
+) -> Documents:
     starts = np.cumsum([0, *map(len, tokens)]).astype(np.int64)
-    return Documents(np.concatenate(tokens), np.concatenate(masks), starts, {})
+    flags = np.array(continues, bool)
+    return Documents(np.concatenate(tokens), np.concatenate(masks), starts, {}, flags)
 
 
 def _checked(sample: Sample) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
@@ -402,6 +437,8 @@ def _checked(sample: Sample) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
 
 def _write_shard(path: pathlib.Path, part: Documents) -> dict[str, Any]:
     arrays = {"tokens": part.tokens, "mask": part.mask.astype(np.uint8), "starts": part.starts}
+    if part.continues is not None and part.continues.any():
+        arrays["continues"] = part.continues.astype(np.uint8)
     content = safetensors.numpy.save(arrays)
     with results.replacing(path) as beside:
         beside.write_bytes(content)

@@ -181,6 +181,7 @@ def test_a_template_that_strips_thinking(folder, tmp_path, monkeypatch):
     prompts = write(tmp_path / "p.jsonl", {"turns": ["one", "two"]})
     found = make(folder, tmp_path / "out", prompts=prompts)
     assert found.manifest["documents"] == 2 and found.manifest["counts"]["conversations"] == 1
+    assert found.conversations.tolist() == [0, 0]
     tokenizer = patched("x", folder)
     second = tokenizer.decode(document(found, 1)[0])
     assert second.startswith("user: one<|end|>assistant: stripped<|end|>user: two")

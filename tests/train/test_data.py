@@ -143,6 +143,23 @@ def test_a_split_is_by_document_and_random(tmp_path):
             np.testing.assert_array_equal(part.mask[place], whole.mask[original])
 
 
+@pytest.mark.parametrize("shard_tokens", [1, 10**6])
+def test_a_split_divides_no_conversation(tmp_path, shard_tokens):
+    """Across shards too; and without conversations of several documents it is the same split."""
+    several = [s._replace(continues=n % 3 > 0) for n, s in enumerate(samples(60, 0))]
+    data.write(tmp_path / "several", several, {}, shard_tokens=shard_tokens)
+    whole = data.read(tmp_path / "several")
+    assert whole.conversations.tolist() == [n // 3 for n in range(60)]
+    train, held = (
+        (part.tokens[part.starts[:-1]] // 1000).tolist() for part in data.split(whole, 0.2, 0)
+    )
+    assert len(held) == 12 and sorted(train + held) == list(range(60))
+    assert not {n // 3 for n in train} & {n // 3 for n in held}
+    alone = data.split(documents(tmp_path, count=20), 0.2, 0)[1]
+    assert sorted({n // 3 for n in held}) == (alone.tokens[alone.starts[:-1]] // 1000).tolist()
+    assert data.first(whole, 5).conversations.tolist() == [0, 0, 0, 1, 1]
+
+
 def test_a_split_leaves_no_part_empty(tmp_path):
     whole = documents(tmp_path, count=3)
     for share in (0.01, 0.99):
@@ -150,7 +167,7 @@ def test_a_split_leaves_no_part_empty(tmp_path):
     for share in (0.0, 1.0, -1.0):
         with pytest.raises(ValueError, match="held_out="):
             data.split(whole, share, 0)
-    with pytest.raises(ValueError, match="1 documents"):
+    with pytest.raises(ValueError, match="1 conversations"):
         data.split(documents(tmp_path, count=1), 0.5, 0)
 
 
