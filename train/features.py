@@ -107,7 +107,7 @@ class Store:
         if jax.process_index() == 0 and not self._complete:
             self._fill(target, layers, params, rows)
         if jax.process_count() > 1:
-            multihost_utils.sync_global_devices(f"features in {self._folder}")
+            multihost_utils.sync_global_devices("features")
             if not self._complete:
                 raise ValueError(
                     f"process {jax.process_index()} finds no features in {self._folder}, where "
