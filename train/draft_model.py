@@ -87,6 +87,7 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
         fingerprint=material.fingerprint(ids) | {"draft": str(config)},
         tokens_per_batch=material.tokens_per_batch,
         export=lambda own, to: students.save(to, config, own, draft_ids),
+        name=f"draft model for {material.name}",
     )
 
 

@@ -81,6 +81,7 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         fingerprint=material.fingerprint(ids) | {"head": str(config)},
         tokens_per_batch=material.tokens_per_batch,
         export=lambda head, to: formats.save(to, config, head, ids, model.vocab_size),
+        name=f"EAGLE-{s.version} head for {material.name}",
     )
 
 

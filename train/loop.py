@@ -41,7 +41,7 @@ def run(
     read: Callable[[Mapping[str, Any]], Any],
     make_task: Callable[[Any, str], Task],
 ) -> Summary:
-    """What every training command does with its config.
+    """What every training command does with its config, all of which is in results.json.
 
     Args:
       config: of the command; ``loop`` holds the loop's settings.
@@ -52,7 +52,9 @@ def run(
     given, own = read(config), ConfigDict(config["loop"])
     if given.smoke:
         smoke(own)
-    return fit(make_task(given, workdir), own, workdir)
+    s = settings.read(own)
+    whole = {**_plain(config), "loop": settings.as_json(s)}
+    return fit(make_task(given, workdir), s, workdir, {"config": whole})
 
 
 def fit(
@@ -169,6 +171,13 @@ def fit(
         if jax.process_index() == 0:
             finish.write_results(folder, task, s, summary, more or {})
         return summary
+
+
+def _plain(config: Any) -> Any:
+    """A config without its classes, for a JSON file."""
+    if hasattr(config, "items"):
+        return {name: _plain(value) for name, value in config.items()}
+    return [_plain(value) for value in config] if isinstance(config, list | tuple) else config
 
 
 def _batches(task: Task, mesh: Mesh, s: LoopSettings) -> Callable[[int], Any]:

@@ -137,6 +137,11 @@ class Material:
         return store
 
     @property
+    def name(self) -> str:
+        """What charts call the target: its folder's name, or its own."""
+        return pathlib.Path(self._settings.target).name
+
+    @property
     def frozen(self) -> Any:
         """What ``features`` needs of the target inside the step."""
         return {} if self._store else self.params

@@ -158,6 +158,7 @@ def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
         fingerprint=material.fingerprint(ids) | {"heads": str(config)},
         tokens_per_batch=material.tokens_per_batch,
         export=lambda heads, to: formats.save(to, config, heads, ids, model.vocab_size),
+        name=f"Medusa heads for {material.name}",
     )
 
 

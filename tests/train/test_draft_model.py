@@ -14,6 +14,7 @@ import specjax
 from specjax.drafters import DraftModelParams, draft_model
 from specjax.models import load, students
 from tests.eval import tiny
+from tests.train.whole_config import check_what_a_run_says_of_itself, titles  # noqa: F401
 from train import draft_model as command
 from train import loop
 
@@ -41,13 +42,19 @@ def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
 
 
 def test_from_shards_to_decoding(
-    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+    folder: pathlib.Path,
+    shards: pathlib.Path,
+    tmp_path: pathlib.Path,
+    titles: list[str],  # noqa: F811
 ) -> None:
     """Features from a store that was made for a head which reads other streams too."""
     store = tmp_path / "store"
     changes = dict(features="cached", feature_store=str(store), cached_layers=(1, 2, -1))
-    summary = command.run(config_of(folder, shards, **changes), str(tmp_path))
+    made = config_of(folder, shards, **changes)
+    summary = command.run(made, str(tmp_path))
     assert summary.step == 6 and not summary.stopped and summary.best_score is not None
+    check_what_a_run_says_of_itself(tmp_path, made, command.read)
+    assert titles == ["draft model for model"]
     assert json.loads((store / "about.json").read_text())["layers"] == [1, 2, -1]
     held_out = [record for record in summary.records if record["split"] == "held_out"][-1]
     assert {"loss", "top1_1", "overlap_1", "accept_length"} <= held_out.keys()

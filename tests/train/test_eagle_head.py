@@ -12,6 +12,7 @@ import pytest
 from eval import heads
 from specjax.heads import formats
 from tests.eval import tiny
+from tests.train.whole_config import check_what_a_run_says_of_itself, titles  # noqa: F401
 from train import data, eagle_head, loop, vocabulary
 
 
@@ -39,9 +40,14 @@ def config_of(folder: pathlib.Path, shards: pathlib.Path, **changes):
 
 @pytest.mark.parametrize("source", ["online", "cached"])
 def test_from_shards_to_an_evaluated_head(
-    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, source: str
+    folder: pathlib.Path,
+    shards: pathlib.Path,
+    tmp_path: pathlib.Path,
+    source: str,
+    titles: list[str],  # noqa: F811
 ) -> None:
-    summary = eagle_head.run(config_of(folder, shards, features=source, steps=2), str(tmp_path))
+    config_made = config_of(folder, shards, features=source, steps=2)
+    summary = eagle_head.run(config_made, str(tmp_path))
     assert summary.step == 6 and not summary.stopped
     config, head, ids = formats.load(tmp_path / "best")
     assert config.layers == (1, 2, -1) and len(ids) == config.draft_vocab_size == 64
@@ -49,6 +55,8 @@ def test_from_shards_to_an_evaluated_head(
     assert head["head"].shape == (32, 64)
     if source == "online":
         return
+    check_what_a_run_says_of_itself(tmp_path, config_made, eagle_head.read)
+    assert titles == ["EAGLE-3 head for model"]
     assert (tmp_path / "features" / "features.bf16").exists()
     about = dict(
         target=str(folder), head=str(tmp_path / "best"), k=3, prompts="", prompts_per_category=1,
@@ -58,8 +66,8 @@ def test_from_shards_to_an_evaluated_head(
     results = json.loads((tmp_path / "eval" / "results.json").read_text())
     total = results["rows"][-1]
     assert total["category"] == "all" and total["prompts"] == 8
-    assert 1 <= total["tokens_per_pass"] <= 4
-    assert total["top1_1"] <= total["top5_1"] <= 1
+    ranks = {f"top{n}_{i}{where}" for n in (1, 5) for i in (1, 3) for where in ("", "_anywhere")}
+    assert ranks <= total.keys()  # whose numbers are tests/eval/test_ranks.py's
     assert (tmp_path / "eval" / "heads.png").stat().st_size > 1000
 
 
