@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 import os
+import pathlib
 from typing import Any
 
 import jax
