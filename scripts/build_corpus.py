@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval import chat as chats
 from eval import results
@@ -114,6 +115,11 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     rows = _rows(table, looked)
     results.write(folder, settings, rows, [], contexts=len(table.keys))
     print(f"{results.table([_cells(row) for row in rows])}\n")
+    if not len(looked.order):
+        print(
+            "Nothing was measured, and doubt is a guess: no document is held out of a shard that "
+            "holds a single one; give more text"
+        )
     print(f"{len(table.keys):,} contexts, {len(table.tokens):,} continuations: {folder}/table")
     return []
 
@@ -162,31 +168,38 @@ def _split(settings: Settings, documents: Documents, number: int) -> tuple[Docum
 
 
 def _rows(table: CorpusTable, looked: Looked) -> list[dict[str, Any]]:
-    """By order, and in all: how often its contexts are the longest known, and right."""
-    rows = []
+    """By order, and in all: how often its contexts are the longest known, and right.
+
+    None stands for what wasn't measured, as no text was held out.
+    """
+
+    def mean(values: NDArray[Any]) -> float | None:
+        return float(values.mean()) if len(looked.order) else None
+
+    rows: list[dict[str, Any]] = []
     for order in range(1, table.orders + 1):
         here = looked.order == order
-        share, right = float(here.mean()), float(looked.right[here].mean()) if here.any() else 0.0
         rows.append(
             {
                 "context": str(order),
                 "doubt": float(table.doubt[order - 1]),
-                "share": share,
-                "right": right,
+                "share": mean(here),
+                "right": mean(looked.right[here]) if here.any() else mean(here),
             }
         )
-    known = float((looked.order > 0).mean())
-    rows.append(
-        {"context": "all", "doubt": None, "share": known, "right": float(looked.right.mean())}
-    )
+    known, right = mean(looked.order > 0), mean(looked.right)
+    rows.append({"context": "all", "doubt": None, "share": known, "right": right})
     return rows
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    def percent(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:.1f}"
+
     return {
         "context, tokens": row["context"],
-        "longest known, %": f"{100 * row['share']:.1f}",
-        "right, %": f"{100 * row['right']:.1f}",
+        "longest known, %": percent(row["share"]),
+        "right, %": percent(row["right"]),
         "doubt": "" if row["doubt"] is None else f"{row['doubt']:.2f}",
     }
 

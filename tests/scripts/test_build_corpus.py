@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
@@ -211,6 +212,21 @@ def test_a_shard_of_one_document(target: Any, tmp_path: pathlib.Path) -> None:
     manifest = data.write(tmp_path / "a", samples, about, shard_tokens=first)
     assert [shard["documents"] for shard in manifest["shards"]] == [3, 1]
     build_corpus.run(config(target, tmp_path / "a"), tmp_path / "out")
+
+
+def test_nothing_is_held_out_of_single_documents(
+    target: Any, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    """The table is made all the same; what wasn't measured is None, not a number."""
+    _, texts = documents_of(0, 1)
+    samples = [data.Sample("0", texts[0], np.arange(len(texts[0])) > 0)]
+    data.write(tmp_path / "a", samples, {"tokenizer": fingerprint.tokenizer(target)})
+    build_corpus.run(config(target, tmp_path / "a"), tmp_path / "out")
+    assert "Nothing was measured, and doubt is a guess" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert [row["context"] for row in rows] == ["1", "2", "3", "all"]
+    assert all(row["share"] is None and row["right"] is None for row in rows)
+    assert corpus_table.is_table(tmp_path / "out" / "table")
 
 
 def test_counts_of_another_run_are_refused(target: Any, tmp_path: pathlib.Path) -> None:
