@@ -14,7 +14,9 @@ goes on with the next one when the command is given again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import pathlib
 import sys
 import time
@@ -80,6 +82,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
 
     Raises:
       ValueError: a setting or a folder of shards that can't be used.
+      RuntimeError: another run is at work in the workdir.
     """
     settings = _read(config)
     print(device.describe(), file=sys.stderr, flush=True)
@@ -93,27 +96,28 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         for name, manifest in manifests.items()
         for number in range(len(manifest["shards"]))
     ]
-    parts = Parts(folder / "counts", _identity(settings, manifests), settings.orders)
-    _count(settings, parts, shards, manifests)
-    table = prune(
-        parts,
-        ranks=settings.ranks,
-        min_count=settings.min_count,
-        bytes_=int(settings.megabytes * 1e6),
-        vocab_size=vocab_size,
-    )
-    looked = look(table, _held_out(settings, shards, manifests))
-    about = {
-        "tokenizer": tokenizer,
-        "target_name": settings.target,
-        "tokens": parts.tokens,
-        "held_out": settings.held_out,
-        "min_count": settings.min_count,
-    }
-    table = dataclasses.replace(table, doubt=doubt(looked, table.orders), about=about)
-    corpus_table.save(folder / "table", table)
-    rows = _rows(table, looked)
-    results.write(folder, settings, rows, [], contexts=len(table.keys))
+    with _alone(folder):
+        parts = Parts(folder / "counts", _identity(settings, manifests), settings.orders)
+        _count(settings, parts, shards, manifests)
+        table = prune(
+            parts,
+            ranks=settings.ranks,
+            min_count=settings.min_count,
+            bytes_=int(settings.megabytes * 1e6),
+            vocab_size=vocab_size,
+        )
+        looked = look(table, _held_out(settings, shards, manifests))
+        about = {
+            "tokenizer": tokenizer,
+            "target_name": settings.target,
+            "tokens": parts.tokens,
+            "held_out": settings.held_out,
+            "min_count": settings.min_count,
+        }
+        table = dataclasses.replace(table, doubt=doubt(looked, table.orders), about=about)
+        corpus_table.save(folder / "table", table)
+        rows = _rows(table, looked)
+        results.write(folder, settings, rows, [], contexts=len(table.keys))
     print(f"{results.table([_cells(row) for row in rows])}\n")
     if not len(looked.order):
         print(
@@ -122,6 +126,21 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
         )
     print(f"{len(table.keys):,} contexts, {len(table.tokens):,} continuations: {folder}/table")
     return []
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps other runs out of a workdir. The system drops the lock of a run that dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"another run is building a table in {folder}: wait for it, or take another "
+                "--workdir"
+            ) from None
+        yield
 
 
 def _count(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,21 @@ def test_a_run_killed_while_it_counts_leaves_nothing(
     (unfinished / "whole").mkdir(parents=True)
     build_corpus.run(config(target, folder), tmp_path / "out")
     assert not unfinished.exists()
+
+
+def test_a_second_run_in_a_workdir_is_refused(target: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """While the first one is at work; it removes nothing of that one's, which goes on."""
+    folder, right = folder_of(tmp_path / "a", target, [0]), corpus_counts.Parts.add
+    message = rf"another run is building a table in {re.escape(str(tmp_path / 'out'))}: wait for"
+
+    def meanwhile(self: Any, number: int, documents: Any) -> None:
+        with pytest.raises(RuntimeError, match=message):
+            build_corpus.run(config(target, folder), tmp_path / "out")
+        right(self, number, documents)
+
+    monkeypatch.setattr(corpus_counts.Parts, "add", meanwhile)
+    build_corpus.run(config(target, folder), tmp_path / "out")
+    build_corpus.run(config(target, folder), tmp_path / "out")  # the lock is gone with the run
 
 
 def test_a_shard_of_one_document(target: Any, tmp_path: pathlib.Path) -> None:
