@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import tabulate
 
 from eval import cli
 from specjax import device
+from specjax.models import saving
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,15 +116,17 @@ def write(
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file to write beside ``path`` that takes its place when all went well."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    beside = pathlib.Path(name)
-    try:
-        yield beside
-        beside.chmod(0o644)  # mkstemp makes it private
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    prefix = f".{path.stem}.tmp-"  # of no file but ours: what a killed run leaves goes by it
+    with saving.swept(path.parent, f"{glob.escape(prefix)}????????{glob.escape(path.suffix)}"):
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        beside = pathlib.Path(name)
+        try:
+            yield beside
+            beside.chmod(0o644)  # mkstemp makes it private
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def write_json(path: pathlib.Path, results: Mapping[str, Any]) -> None:

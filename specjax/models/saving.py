@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from specjax.models import weights
 from specjax.models.config import ModelConfig, RopeConfig
 from specjax.models.weights import Entry
 
+_BESIDE = ".model-"  # what is written is in a folder of this prefix, until it is whole
 _CLASSES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -117,14 +120,48 @@ def write(
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    beside = pathlib.Path(tempfile.mkdtemp(prefix=".model-", dir=folder))
-    try:
-        # transformers refuses a file that doesn't say whose tensors it holds.
-        save_file(dict(tensors), beside / file, metadata={"format": "pt"})
-        text = json.dumps(config, indent=2)
-        (beside / "config.json").write_text(text + "\n", encoding="utf-8")
-        for name in ("config.json", file):
-            (beside / name).chmod(0o644)
-            (beside / name).replace(folder / name)
-    finally:
-        shutil.rmtree(beside)
+    with swept(folder, f"{_BESIDE}????????"):
+        beside = pathlib.Path(tempfile.mkdtemp(prefix=_BESIDE, dir=folder))
+        try:
+            # transformers refuses a file that doesn't say whose tensors it holds.
+            save_file(dict(tensors), beside / file, metadata={"format": "pt"})
+            text = json.dumps(config, indent=2)
+            (beside / "config.json").write_text(text + "\n", encoding="utf-8")
+            for name in ("config.json", file):
+                (beside / name).chmod(0o644)
+                (beside / name).replace(folder / name)
+        finally:
+            shutil.rmtree(beside)
+
+
+@contextlib.contextmanager
+def swept(folder: str | os.PathLike[str], pattern: str) -> Iterator[None]:
+    """While something is written beside its place in a folder: first goes what was left there.
+
+    Who writes holds a lock on the folder, which the system drops however the process ends: while
+    nobody holds it, what is there is of writes that were killed. Nothing goes where that can't be
+    known: another process is writing, or the file system has no locks.
+
+    Args:
+      folder: where the writing is done.
+      pattern: of the temporary names, as ``pathlib.Path.glob`` takes it.
+    """
+    folder = pathlib.Path(folder)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            with contextlib.suppress(BlockingIOError):  # another process is writing
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for old in folder.glob(pattern):
+                    _remove(old)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -37,6 +37,26 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_a_killed_write_left_goes_at_the_next(tmp_path):
+    """But not another file's, nor one that only looks alike."""
+    with pytest.raises(ZeroDivisionError), results.replacing(tmp_path / "a.json") as beside:
+        name = beside.name
+        raise ZeroDivisionError
+    others = {".settings.json", f".b{name[2:]}", f"{name}x"}
+    for each in (name, *others):
+        (tmp_path / each).write_text("half of it")
+    results.write_json(tmp_path / "a.json", {})
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", *others}
+
+
+def test_what_another_process_is_writing_stays(tmp_path):
+    with results.replacing(tmp_path / "a.json") as beside:
+        beside.write_text("{}")
+        results.write_json(tmp_path / "a.json", {"b": 1})
+        assert beside.exists()
+    assert (tmp_path / "a.json").read_text() == "{}"
+
+
 def test_a_figure_is_a_png(tmp_path):
     drawn = results.figure((2.0, 1.0))
     drawn.subplots().plot([0, 1], [0, 1])

@@ -53,3 +53,19 @@ def test_nothing_is_left_of_a_write_that_fails(tmp_path: pathlib.Path) -> None:
         saving.write(tmp_path, {"a": object()}, {"x": np.zeros(2)})
     assert json.loads((tmp_path / "config.json").read_text()) == {"a": 1}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_what_a_killed_write_left_goes_at_the_next(tmp_path: pathlib.Path) -> None:
+    left = tmp_path / ".model-abcd1234"
+    left.mkdir()
+    (left / "model.safetensors").write_text("half of it")
+    with saving.swept(tmp_path, "nothing"):  # another one is writing: it may be theirs
+        saving.write(tmp_path, {"a": 1}, {"x": np.ones(2)})
+        assert left.exists()
+    (tmp_path / ".model-mine").mkdir()
+    saving.write(tmp_path, {"a": 1}, {"x": np.ones(2)})
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        ".model-mine",
+        "config.json",
+        "model.safetensors",
+    ]
