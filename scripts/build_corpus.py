@@ -98,7 +98,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     ]
     with _alone(folder):
         parts = Parts(folder / "counts", _identity(settings, manifests), settings.orders)
-        _count(settings, parts, shards, manifests)
+        _count(settings, parts, shards, manifests, vocab_size)
         table = prune(
             parts,
             ranks=settings.ranks,
@@ -106,7 +106,7 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
             bytes_=int(settings.megabytes * 1e6),
             vocab_size=vocab_size,
         )
-        looked = look(table, _held_out(settings, shards, manifests))
+        looked = look(table, _held_out(settings, shards, manifests, vocab_size))
         about = {
             "tokenizer": tokenizer,
             "target_name": settings.target,
@@ -148,12 +148,13 @@ def _count(
     parts: Parts,
     shards: Sequence[tuple[str, int]],
     manifests: Mapping[str, dict[str, Any]],
+    vocab_size: int,
 ) -> None:
     begun, tokens = time.perf_counter(), 0
     for number, (name, shard) in enumerate(shards):
         if parts.has(number):
             continue
-        counted, _ = _split(settings, data.read_shard(name, manifests[name], shard), number)
+        counted, _ = _split(settings, _shard(name, manifests[name], shard, vocab_size), number)
         parts.add(number, counted)
         tokens += len(counted.tokens)
         speed = tokens / (time.perf_counter() - begun)
@@ -170,12 +171,26 @@ def _held_out(
     settings: Settings,
     shards: Sequence[tuple[str, int]],
     manifests: Mapping[str, dict[str, Any]],
+    vocab_size: int,
 ) -> Iterator[Documents]:
     for number, (name, shard) in enumerate(shards):
-        whole = data.read_shard(name, manifests[name], shard)
+        whole = _shard(name, manifests[name], shard, vocab_size)
         _, held = _split(settings, whole, number)
         enough = int(np.searchsorted(held.starts, _HELD_OUT_TOKENS, side="right"))
         yield data.first(held, max(enough - 1, 1))
+
+
+def _shard(folder: str, manifest: dict[str, Any], number: int, vocab_size: int) -> Documents:
+    """A shard, of tokens that the target has."""
+    documents = data.read_shard(folder, manifest, number)
+    strange = documents.tokens[(documents.tokens < 0) | (documents.tokens >= vocab_size)]
+    if len(strange):
+        raise ValueError(
+            f"{pathlib.Path(folder) / manifest['shards'][number]['file']} holds token "
+            f"{strange[0]}, and the target's go from 0 to {vocab_size - 1}; make the data with "
+            "this target"
+        )
+    return documents
 
 
 def _split(settings: Settings, documents: Documents, number: int) -> tuple[Documents, Documents]:

@@ -15,7 +15,7 @@ from configs import corpus_smollm2
 from eval import chat as chats
 from scripts import build_corpus, corpus_counts, corpus_fit, corpus_prune
 from specjax.drafters import corpus_table
-from specjax.models import fingerprint
+from specjax.models import fingerprint, loading
 from tests import support
 from tests.eval import tiny
 from train import data
@@ -269,6 +269,21 @@ def test_bad_settings(changes: dict, message: str, target: Any, tmp_path: pathli
     with pytest.raises(ValueError, match=message):
         build_corpus.run(config(target, folder, **changes), tmp_path / "out")
     assert not (tmp_path / "out" / "table").exists()
+
+
+@pytest.mark.parametrize("token", [-1, 70_000])
+def test_tokens_the_target_lacks(token: int, target: Any, tmp_path: pathlib.Path) -> None:
+    """Both would fit a table: as other tokens, or as none."""
+    samples = [data.Sample(str(n), [1, 2, token if n else 3], [0, 1, 1]) for n in range(4)]
+    about = {"tokenizer": fingerprint.tokenizer(target)}
+    data.write(tmp_path / "a", samples, about, shard_tokens=6)
+    most = loading.read_config(target).vocab_size - 1
+    message = (
+        rf"a/shard-00000.safetensors holds token {token}, and the target's go from 0 to {most}"
+    )
+    with pytest.raises(ValueError, match=message):
+        build_corpus.run(config(target, tmp_path / "a"), tmp_path / "out")
+    assert not list((tmp_path / "out").glob("counts/part-*"))
 
 
 def test_text_of_another_tokenizer(target: Any, tmp_path: pathlib.Path) -> None:
