@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
@@ -148,7 +147,9 @@ def swept(folder: str | os.PathLike[str], pattern: str) -> Iterator[None]:
     """
     folder = pathlib.Path(folder)
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl  # Windows has none
+
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             with contextlib.suppress(BlockingIOError):  # another process is writing
