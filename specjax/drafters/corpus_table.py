@@ -24,7 +24,7 @@ from specjax.models import saving
 
 FORMAT = "specjax corpus table, version 1"
 FILE = "model.safetensors"
-_WRITTEN = "format", "orders", "doubt", "contexts", "checksum"  # by save itself
+_WRITTEN = "format", "orders", "doubt", "contexts", "checksum", "checksums"  # by save itself
 _ARRAYS = {
     "keys": (np.uint32,),
     "checks": (np.uint16,),
@@ -106,7 +106,8 @@ def save(folder: str | os.PathLike[str], table: CorpusTable) -> None:
         "orders": table.orders,
         "doubt": table.doubt.tolist(),
         "contexts": len(table.keys),
-        "checksum": _checksum(table),
+        "checksum": _checksum(table.keys),
+        "checksums": {name: _checksum(getattr(table, name)) for name in _ARRAYS},
     }
     arrays = {name: getattr(table, name) for name in _ARRAYS}
     saving.write(folder, about, arrays, FILE)
@@ -123,9 +124,14 @@ def load(
       tokenizer: the fingerprint of the target's tokenizer; None: not checked.
 
     Raises:
-      ValueError: no table, a damaged one, or one of another tokenizer; names it and the fix.
+      ValueError: no table, a damaged one, or one of another tokenizer; names it and the fix. Or an
+        argument that can't be.
     """
-    folder = pathlib.Path(folder)
+    if isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer):
+        raise ValueError(
+            f"vocab_size={vocab_size!r}; it must be an integer: pass the target's vocab_size"
+        )
+    folder = _path(folder)
     about = _about(folder / "config.json")
     if tokenizer is not None and about.get("tokenizer") != tokenizer:
         raise ValueError(
@@ -137,7 +143,7 @@ def load(
     arrays = _arrays(path)
     try:
         doubt = np.asarray(about.get("doubt", []), np.float32)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         doubt = np.zeros(0, np.float32)  # which is a problem below
     own = {name: value for name, value in about.items() if name not in _WRITTEN}
     table = CorpusTable(**arrays, doubt=doubt, about=own)
@@ -149,16 +155,25 @@ def load(
 def is_table(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a table, by its config.json."""
     try:
-        _about(pathlib.Path(folder) / "config.json")
+        _about(_path(folder) / "config.json")
     except ValueError:
         return False
     return True
 
 
+def _path(folder: Any) -> pathlib.Path:
+    try:
+        return pathlib.Path(folder)
+    except TypeError:
+        raise ValueError(
+            f"folder={folder!r}; it must be the path of a table's folder, a str or a pathlib.Path"
+        ) from None
+
+
 def _about(path: pathlib.Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} can't be read ({error}); give the folder of a table") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a {FORMAT!r}; give the folder of a table")
@@ -171,6 +186,11 @@ def _arrays(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise ValueError(
             f"{path} is missing or truncated ({error}); get it again, or build it again"
+        ) from error
+    except Exception as error:  # safetensors has no numpy dtype for a tensor: its errors differ
+        raise ValueError(
+            f"{path} has a tensor of a type that numpy lacks ({error}); it is no corpus table, or "
+            "was converted: get it again, or build it again"
         ) from error
     for name, dtypes in _ARRAYS.items():
         if name not in arrays:
@@ -185,9 +205,9 @@ def _arrays(path: pathlib.Path) -> dict[str, Any]:
     return arrays
 
 
-def _checksum(table: CorpusTable) -> int:
-    """Of the keys: that they belong to this config.json, whose numbers were fitted to them."""
-    return zlib.crc32(np.ascontiguousarray(table.keys).tobytes())
+def _checksum(array: NDArray[Any]) -> int:
+    """That an array belongs to this config.json, whose numbers were fitted to it."""
+    return zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
 def _problem(table: CorpusTable, about: Mapping[str, Any], vocab_size: int) -> str:
@@ -201,11 +221,21 @@ def _problem(table: CorpusTable, about: Mapping[str, Any], vocab_size: int) -> s
         return "its arrays belong to different numbers of contexts"
     if not np.all(table.keys[:-1] < table.keys[1:]):
         return "its contexts are not in order, each once"
-    if _checksum(table) != about.get("checksum"):
+    if _checksum(table.keys) != about.get("checksum"):
         return "its contexts are not those that its config.json was written for"
     rows = int(table.sizes.sum(dtype=np.int64))
-    if not table.sizes.all() or {len(table.tokens), len(table.counts)} != {rows}:
-        return f"it names {rows} continuations and holds {len(table.tokens)}"
+    for name in ("tokens", "counts"):
+        if (held := len(getattr(table, name))) != rows:
+            return f"'sizes' names {rows} continuations and {name!r} holds {held}"
+    for name in ("sizes", "totals", "counts"):
+        if not getattr(table, name).all():
+            return f"{name!r} holds a 0, where numbers of at least 1 belong"
+    sums = about.get("checksums", {})  # older tables have none
+    if not isinstance(sums, dict):
+        return f"checksums={sums!r}, where one for each array belongs"
+    for name, sum_ in sums.items():
+        if name not in _ARRAYS or _checksum(getattr(table, name)) != sum_:
+            return f"{name!r} is not the array that its config.json was written for"
     if int(table.tokens.max()) >= vocab_size:
         return f"it drafts token {table.tokens.max()}, and the target has {vocab_size} of them"
     return ""
