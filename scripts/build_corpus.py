@@ -248,8 +248,12 @@ def _identity(settings: Settings, manifests: Mapping[str, dict[str, Any]]) -> di
 def _read(config: Mapping[str, Any]) -> Settings:
     values = dict(config.items())
     given = values.get("data", ())
-    values["data"] = (given,) if isinstance(given, str) else tuple(given)
-    s = results.read(Settings, values)
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"config.data={given!r}; it must be names of folders of token shards")
+    s = results.read(Settings, values | {"data": tuple(names)})
+    if not isinstance(s.target, str) or not s.target:
+        raise ValueError(f"config.target={s.target!r}; it must be a folder, a hub id or 'smollm2'")
     results.at_least(1, orders=s.orders, ranks=s.ranks, min_count=s.min_count)
     results.at_least(0, documents=s.documents, seed=s.seed)
     if not s.data:
@@ -257,11 +261,19 @@ def _read(config: Mapping[str, Any]) -> Settings:
     for name, most in (("orders", MOST_ORDERS), ("ranks", MOST_RANKS)):
         if getattr(s, name) > most:
             raise ValueError(f"config.{name}={getattr(s, name)}; it must be 1 to {most}")
-    if not 0 < s.megabytes <= 4096:
-        raise ValueError(f"config.megabytes={s.megabytes}; it must be above 0, at most 4096")
-    if not 0 < s.held_out < 1:
-        raise ValueError(f"config.held_out={s.held_out}; it must be a share, such as 0.03")
+    if not _number(s.megabytes) or not 0 < s.megabytes <= 4096:
+        raise ValueError(
+            f"config.megabytes={s.megabytes!r}; it must be a number above 0, at most 4096"
+        )
+    if not _number(s.held_out) or not 0 < s.held_out < 1:
+        raise ValueError(
+            f"config.held_out={s.held_out!r}; it must be a share between 0 and 1, such as 0.03"
+        )
     return s
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 if __name__ == "__main__":

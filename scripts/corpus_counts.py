@@ -36,7 +36,8 @@ class Parts:
       orders: N.
 
     Raises:
-      ValueError: there are parts of another run; says how they differ.
+      ValueError: there are parts of another run, or what they are of can't be read; says how they
+        differ, or why.
     """
 
     def __init__(self, folder: pathlib.Path, identity: Mapping[str, Any], orders: int) -> None:
@@ -46,7 +47,7 @@ class Parts:
             shutil.rmtree(old, ignore_errors=True)
         path = folder / _ABOUT
         if path.exists():
-            held = json.loads(path.read_text())
+            held = _read(path)
             for name in sorted(set(held) | set(identity)):
                 if held.get(name) != identity.get(name):
                     raise ValueError(
@@ -81,6 +82,16 @@ class Parts:
 
     def _path(self, number: int) -> pathlib.Path:
         return self._folder / f"part-{number:05d}"
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """What the parts beside a file are of."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove {path.parent} to count again"
+        ) from error
 
 
 def count(documents: Documents, orders: int) -> Iterator[NDArray[Any]]:

@@ -258,7 +258,15 @@ def test_counts_of_another_run_are_refused(target: Any, tmp_path: pathlib.Path) 
         ({"orders": 0}, "config.orders=0; it must be an integer of at least 1"),
         ({"orders": 9}, "config.orders=9; it must be 1 to 8"),
         ({"ranks": 17}, "config.ranks=17; it must be 1 to 16"),
-        ({"megabytes": 0.0}, "config.megabytes=0.0; it must be above 0"),
+        ({"megabytes": 0.0}, "config.megabytes=0.0; it must be a number above 0"),
+        ({"megabytes": "4"}, "config.megabytes='4'; it must be a number above 0, at most 4096"),
+        ({"megabytes": None}, "config.megabytes=None; it must be a number"),
+        ({"megabytes": True}, "config.megabytes=True; it must be a number"),
+        ({"held_out": ".2"}, "config.held_out='.2'; it must be a share between 0 and 1"),
+        ({"data": 5}, "config.data=5; it must be names of folders of token shards"),
+        ({"data": None}, "config.data=None; it must be names of folders"),
+        ({"data": ("a", 5)}, r"config.data=\('a', 5\); it must be names of folders"),
+        ({"target": None}, "config.target=None; it must be a folder, a hub id or 'smollm2'"),
         ({"held_out": 1.0}, "config.held_out=1.0; it must be a share"),
         ({"data": ()}, "config.data is empty; name folders of token shards"),
         ({"min_count": 99}, r"no context is left \(min_count=99"),
@@ -267,8 +275,16 @@ def test_counts_of_another_run_are_refused(target: Any, tmp_path: pathlib.Path) 
 def test_bad_settings(changes: dict, message: str, target: Any, tmp_path: pathlib.Path) -> None:
     folder = folder_of(tmp_path / "a", target, [0])
     with pytest.raises(ValueError, match=message):
-        build_corpus.run(config(target, folder, **changes), tmp_path / "out")
+        build_corpus.run({**config(target, folder)} | changes, tmp_path / "out")
     assert not (tmp_path / "out" / "table").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "3", "[" * 100_000])
+def test_a_damaged_file_of_counts_is_named(text: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "about.json").write_text(text)
+    message = rf"about.json is damaged \(.*\): remove {re.escape(str(tmp_path))} to count again"
+    with pytest.raises(ValueError, match=message):
+        corpus_counts.Parts(tmp_path, {}, ORDERS)
 
 
 @pytest.mark.parametrize("token", [-1, 70_000])
