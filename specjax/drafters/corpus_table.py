@@ -174,7 +174,9 @@ def _about(path: pathlib.Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} can't be read ({error}); give the folder of a table") from error
+        inside = path.parent / "table"
+        fix = str(inside) if (inside / path.name).exists() else "the folder of a table"
+        raise ValueError(f"{path} can't be read ({error}); give {fix}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a {FORMAT!r}; give the folder of a table")
     return about
@@ -237,5 +239,6 @@ def _problem(table: CorpusTable, about: Mapping[str, Any], vocab_size: int) -> s
         if name not in _ARRAYS or _checksum(getattr(table, name)) != sum_:
             return f"{name!r} is not the array that its config.json was written for"
     if int(table.tokens.max()) >= vocab_size:
-        return f"it drafts token {table.tokens.max()}, and the target has {vocab_size} of them"
+        drafted = f"it drafts token {table.tokens.max()}, and the target has {vocab_size} of them"
+        return f"{drafted} (is it another target's?)"
     return ""

@@ -180,3 +180,9 @@ def test_hashes_tell_contexts_apart(seed: int) -> None:
     # Upper bits choose the bucket: they must be spread evenly.
     spread = np.bincount((keys >> np.uint32(27)).ravel(), minlength=32)
     assert support.p_value_of_counts(spread, np.full(32, 1 / 32)) > support.SIGNIFICANCE
+
+
+def test_a_run_s_folder_holds_the_table_s(tmp_path: pathlib.Path) -> None:
+    inside = saved(tmp_path / "table")
+    with pytest.raises(ValueError, match=rf"config.json can't be read .* give {inside}"):
+        corpus_table.load(tmp_path, vocab_size=6)
