@@ -195,7 +195,7 @@ def _shard(folder: str, manifest: dict[str, Any], number: int, vocab_size: int) 
 
 def _split(settings: Settings, documents: Documents, number: int) -> tuple[Documents, Documents]:
     """What is counted of a shard, and what is held out."""
-    if len(documents.lengths) < 2:  # the last shard of a folder may hold a single one
+    if not documents.conversations.any():  # the last shard of a folder may hold a single one
         return documents, data.first(documents, 0)
     counted, held = data.split(documents, settings.held_out, settings.seed + number)
     return (data.first(counted, settings.documents) if settings.documents else counted), held

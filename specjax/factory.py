@@ -25,7 +25,9 @@ def factory(make: Callable[P, T]) -> Callable[P, T]:
     that are annotated as ``int``, ``float``, ``bool`` or ``str`` are taken as that, or refused.
 
     Raises:
-      ValueError: (the factory) an argument of another type, or one that can't be hashed; names it.
+      ValueError: (the factory) an argument of another type, an int past int32, or what can't be
+        hashed; names it.
+      TypeError: (the factory) an argument that is missing or unknown, as of any function.
     """
     signature, kept = inspect.signature(make), functools.cache(make)
 
@@ -69,7 +71,7 @@ def _plain(what: str, value: Any, hint: Any) -> Any:
     if not isinstance(given, numbers) or (isinstance(given, bool) and kind is not bool):
         words = _WORDS[kind] + (" or None" if types.NoneType in allowed else "")
         raise ValueError(f"{what}={value!r}; it must be {words}")
-    if kind is int and abs(given) > np.iinfo(np.int32).max:
+    if kind is int and given > np.iinfo(np.int32).max:
         raise ValueError(f"{what}={value}; it must be at most {np.iinfo(np.int32).max} (as int32)")
     return kind(given)
 

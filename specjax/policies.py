@@ -7,7 +7,7 @@ outputs keep the target's law (the law of a submitted token may depend on the pa
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -73,8 +73,7 @@ def fixed(k: int) -> Policy:
     return by_batch(((1, k),))
 
 
-@factory
-def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
+def by_batch(table: Sequence[tuple[int, int]]) -> Policy:
     """A draft length by batch size, as engines let users write down.
 
     Args:
@@ -96,7 +95,11 @@ def by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
     for batch, k in pairs:
         if k < 0:
             raise ValueError(f"by_batch: k={k} from batch {batch} on; it must be 0 or more")
+    return _by_batch(tuple(pairs))
 
+
+@factory
+def _by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
     def init(costs: Any, batch: int, drafters: int, nodes: int) -> tuple[()]:
         del costs, batch, drafters, nodes
         return ()

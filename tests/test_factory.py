@@ -25,6 +25,7 @@ SPELLINGS: list[list[Any]] = [
     [medusa(HEADS), medusa(HEADS, 3), medusa(config=HEADS, k=3, min_prob=0)],
     [specjax.adaptive(ngram(4)), specjax.adaptive(ngram(k=4), policy=None)],
     [first_of(ngram(4), corpus(2)), first_of(ngram(k=4), corpus(k=2))],
+    [policies.fixed(5), policies.by_batch(((1, 5),)), policies.by_batch([[1, np.int64(5)]])],
     [policies.heuristic(), policies.heuristic(5), policies.heuristic(down=1, first=5)],
     [verify.relaxed(), verify.relaxed(5), verify.relaxed(margin=0.3, top_n=5)],
 ]
@@ -66,7 +67,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: FIRST_OF([ngram(3)]), "first_of: .* is no drafter; give drafters one by one"),
     (lambda: FIRST_OF(None), "first_of: None is no drafter"),
     (lambda: ADAPTIVE([ngram(3)]), "adaptive: .* is no drafter; give drafters one by one"),
-    (lambda: BY_BATCH([[1, 5]]), r"by_batch: table=\[\[1, 5\]\]; it must be hashable"),
+    (lambda: BY_BATCH(5), r"by_batch: 5 is no table; give pairs"),
     (lambda: BY_BATCH(((1, 5), (8,))), r"by_batch: .* is no table; give pairs"),
     (lambda: BY_BATCH(((1.0, 5),)), r"by_batch: .* is no table; give pairs"),
 ]

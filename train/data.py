@@ -401,13 +401,13 @@ def _parts(samples: Iterable[Sample], most: int) -> Iterator[Documents]:
     held = 0
     for sample in samples:
         ids, mask = _checked(sample)
+        if held >= most and not sample.continues:  # shards divide no conversation
+            yield _joined(tokens, masks, continues)
+            tokens, masks, continues, held = [], [], [], 0
         tokens.append(ids)
         masks.append(mask)
         continues.append(sample.continues)
         held += len(ids)
-        if held >= most:
-            yield _joined(tokens, masks, continues)
-            tokens, masks, continues, held = [], [], [], 0
     if tokens:
         yield _joined(tokens, masks, continues)
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +18,6 @@ import ml_dtypes
 import numpy as np
 import tqdm
 from jax import Array
-from jax.experimental import multihost_utils
 
 from eval import results
 from specjax.target import Target
@@ -25,6 +25,7 @@ from train.data import Rows
 
 FINAL = -1  # the stream after the final norm: what the target's output matrix reads
 _DONE, _DATA = "manifest.json", "features.bf16"
+_PATIENCE_S = 900.0  # without a row from the first process, which compiles before its first one
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -104,14 +105,23 @@ class Store:
           ValueError: the disk has no room for it, or is not one that all processes share.
         """
         self._shape = (*rows.tokens.shape, self._width)
-        if jax.process_index() == 0 and not self._complete:
+        if jax.process_index():
+            self._wait()
+        elif not self._complete:
             self._fill(target, layers, params, rows)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("features")
-            if not self._complete:
+
+    def _wait(self) -> None:
+        """Until the first process is done: a collective would give up after a minute."""
+        rows, since = -1, time.monotonic()
+        while not self._complete:
+            time.sleep(0.5)
+            now = self._progress()
+            if now != rows:
+                rows, since = now, time.monotonic()
+            elif time.monotonic() - since > _PATIENCE_S:
                 raise ValueError(
-                    f"process {jax.process_index()} finds no features in {self._folder}, where "
-                    "process 0 wrote them; config.feature_store must be a folder that all "
+                    f"process {jax.process_index()} finds no features in {self._folder} that "
+                    "process 0 would write; config.feature_store must be a folder that all "
                     "processes share"
                 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,6 +16,7 @@ from etils import epath
 
 from eval import results
 from specjax import device
+from specjax.models import saving
 from train import curves
 from train.checkpoint import is_remote, write_text
 from train.settings import LoopSettings
@@ -32,24 +34,32 @@ def export(
       folder: where; may be ``gs://``.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = None if is_remote(folder) else os.fspath(folder.parent)
-    if beside:
-        for left in pathlib.Path(beside).glob(f".{folder.name}-*"):  # of killed processes
-            shutil.rmtree(left, ignore_errors=True)
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=beside))
-    try:
+    with contextlib.ExitStack() as stack:
+        beside = None if is_remote(folder) else os.fspath(folder.parent)
+        if beside:
+            stack.enter_context(saving.swept(beside, f".{folder.name}-????????*"))
+        scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=beside))
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         write_head(params, scratch)
-        if is_remote(folder):
-            upload(scratch, folder)
+        if beside:
+            _put(scratch, pathlib.Path(os.fspath(folder)))
         else:
-            scratch.chmod(0o755)  # mkdtemp makes it private
-            old = scratch.with_name(f"{scratch.name}-old")
-            if folder.exists():  # moved, not removed: the name stands for nothing for less long
-                folder.replace(os.fspath(old))
-            scratch.replace(os.fspath(folder))
-            shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            upload(scratch, folder)
+
+
+def _put(new: pathlib.Path, folder: pathlib.Path) -> None:
+    """Moves a folder to its place; what was there before goes, or comes back if that failed."""
+    new.chmod(0o755)  # mkdtemp makes it private
+    old = new.with_name(f"{new.name}-old")
+    with contextlib.suppress(FileNotFoundError):
+        folder.replace(old)  # moved, not removed: the name stands for nothing for less long
+    try:
+        new.replace(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            old.replace(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def upload(folder: pathlib.Path, to: epath.Path) -> None:

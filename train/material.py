@@ -112,9 +112,12 @@ class Material:
                     f"{self.model.num_layers}, and -1"
                 )
         self.params: Any = loading.load_params(self.folder, self.model, panels=False)
-        few = SMOKE_STEPS * s.batch if s.smoke else None  # a row takes one of them or more
-        self.documents = data.read(s.data, fingerprint.tokenizer(self.folder), few)
+        few = SMOKE_STEPS * s.batch  # a row takes one of them or more
+        most = 8 * few if s.smoke else None
+        self.documents = data.read(s.data, fingerprint.tokenizer(self.folder), most)
         parts = data.split(self.documents, s.held_out, s.seed)
+        if s.smoke:
+            parts = data.first(parts[0], few), data.first(parts[1], s.batch)
         self._train, self._held_out = (data.pack(part, s.length) for part in parts)
         _tell_cut(data.cut(self.documents, s.length), len(self.documents.lengths), s.length)
         if s.supervise == "all":

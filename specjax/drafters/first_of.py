@@ -99,10 +99,11 @@ def learn_each(*learn: Callable[[Any, Sequence[int]], Any] | None) -> Callable[.
             raise ValueError(f"learn_each: {own!r} can't be called; give remember, say, or None")
 
     def learned(params: tuple, tokens: Sequence[int]) -> tuple:
-        if type(params) not in (tuple, list) or len(params) != len(learn):
+        if type(params) is not tuple or len(params) != len(learn):
+            given = f" of {len(params)}" if isinstance(params, tuple | list) else ""
             raise ValueError(
-                f"learn_each: drafter_params {params!r} and {len(learn)} that learn; give a tuple "
-                "with one entry for each"
+                f"learn_each: drafter_params is a {type(params).__name__}{given}; give a tuple of "
+                f"{len(learn)} entries, one for each that learn_each was given"
             )
         pairs = zip(learn, params, strict=True)
         return tuple(own(part, tokens) if own else part for own, part in pairs)

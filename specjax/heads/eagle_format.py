@@ -132,7 +132,7 @@ def ids_of(
         if vocab_size not in (None, size):
             raise ValueError(
                 f"{path} has no tensor d2t, and config.json cuts the vocabulary of {vocab_size} to "
-                f"{size}"
+                f"{size}; get the file again, or the config.json that belongs to it"
             )
         ids = np.arange(size, dtype=np.int32)
     else:

@@ -110,7 +110,10 @@ def weights_file(folder: str | os.PathLike[str]) -> pathlib.Path:
 def _eagle(path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> Loaded:
     config = eagle_format.read_config(about)
     maps = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    ids = eagle_format.ids_of(str(path), *maps, config, about.get("vocab_size"))
+    vocab_size = about.get("vocab_size")
+    if not (vocab_size is None or type(vocab_size) is int):
+        raise ValueError(f"{path.parent / 'config.json'}: vocab_size={vocab_size!r} is no integer")
+    ids = eagle_format.ids_of(str(path), *maps, config, vocab_size)
     tensors.pop("embed_tokens.weight", None)  # a copy of the target's
     _check(path, tensors, eagle_format.shapes(config))
     return config, eagle_format.from_file(config, _wide(tensors)), ids

@@ -149,6 +149,7 @@ def test_a_split_divides_no_conversation(tmp_path, shard_tokens):
     several = [s._replace(continues=n % 3 > 0) for n, s in enumerate(samples(60, 0))]
     data.write(tmp_path / "several", several, {}, shard_tokens=shard_tokens)
     whole = data.read(tmp_path / "several")
+    assert len(whole.manifest["shards"]) == (20 if shard_tokens == 1 else 1)
     assert whole.conversations.tolist() == [n // 3 for n in range(60)]
     train, held = (
         (part.tokens[part.starts[:-1]] // 1000).tolist() for part in data.split(whole, 0.2, 0)

@@ -1,6 +1,7 @@
 """The loop on a toy task: learns, adds up, resumes bit for bit, and says what is wrong."""
 
 import json
+import pathlib
 import pickle
 import signal
 import socket
@@ -338,13 +339,15 @@ def test_a_step_before_an_evaluation_is_named_too(tmp_path, bad, when) -> None:
 
 
 def test_what_killed_exports_left_is_removed(tmp_path) -> None:
-    best, left = tmp_path / "best", (tmp_path / ".best-1", tmp_path / ".best-2-old")
+    best, left = tmp_path / "best", (tmp_path / ".best-1234567_", tmp_path / ".best-abcdefgh-old")
     for folder in (best, *left):
         folder.mkdir()
         (folder / "was").touch()
-    (tmp_path / ".last-1").mkdir()
+    others = [".best-notes", ".last-1234567_"]  # somebody's own, and another head's
+    for name in others:
+        (tmp_path / name).mkdir()
     finish.export(toy.export, [np.ones(3)], checkpoint.folder(best))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".last-1", "best"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "best"]
     assert [path.name for path in best.iterdir()] == ["head.npz"]
 
 
@@ -357,6 +360,23 @@ def test_an_export_that_fails_leaves_the_one_before(tmp_path) -> None:
         finish.export(stop, [], checkpoint.folder(tmp_path / "best"))
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
     assert (tmp_path / "best" / "head.npz").exists()
+
+
+def test_a_folder_that_cannot_be_replaced_comes_back(tmp_path, monkeypatch) -> None:
+    best = checkpoint.folder(tmp_path / "best")
+    finish.export(toy.export, [np.ones(3)], best)
+    move = pathlib.Path.replace
+
+    def refused(path, to):
+        if path.name.endswith("-old") or path == tmp_path / "best":
+            return move(path, to)
+        raise OSError("not now")
+
+    monkeypatch.setattr(pathlib.Path, "replace", refused)
+    with pytest.raises(OSError, match="not now"):
+        finish.export(toy.export, [np.zeros(3)], best)
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert np.all(np.load(tmp_path / "best" / "head.npz")["0"] == 1)
 
 
 def test_no_events_without_their_package(tmp_path, monkeypatch, capsys) -> None:
