@@ -121,8 +121,8 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     print(f"{results.table([_cells(row) for row in rows])}\n")
     if not len(looked.order):
         print(
-            "Nothing was measured, and doubt is a guess: no document is held out of a shard that "
-            "holds a single one; give more text"
+            "Nothing was measured, and doubt is a guess: nothing is held out of a shard that holds "
+            "a single conversation; give more text"
         )
     print(f"{len(table.keys):,} contexts, {len(table.tokens):,} continuations: {folder}/table")
     return []

@@ -230,12 +230,16 @@ def test_a_shard_of_one_document(target: Any, tmp_path: pathlib.Path) -> None:
     build_corpus.run(config(target, tmp_path / "a"), tmp_path / "out")
 
 
-def test_nothing_is_held_out_of_single_documents(
-    target: Any, tmp_path: pathlib.Path, capsys: Any
+@pytest.mark.parametrize("documents", [1, 2])
+def test_nothing_is_held_out_of_a_single_conversation(
+    documents: int, target: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     """The table is made all the same; what wasn't measured is None, not a number."""
-    _, texts = documents_of(0, 1)
-    samples = [data.Sample("0", texts[0], np.arange(len(texts[0])) > 0)]
+    _, texts = documents_of(0, documents)
+    samples = [
+        data.Sample(str(n), text, np.arange(len(text)) > 0, continues=n > 0)
+        for n, text in enumerate(texts)
+    ]
     data.write(tmp_path / "a", samples, {"tokenizer": fingerprint.tokenizer(target)})
     build_corpus.run(config(target, tmp_path / "a"), tmp_path / "out")
     assert "Nothing was measured, and doubt is a guess" in capsys.readouterr().out
