@@ -4,6 +4,7 @@ Only the standard library, and syntax that Python 3.6 can read: set-up runs this
 or even a recent Python, is there.
 """
 
+import functools
 import glob
 import os
 import pathlib
@@ -44,6 +45,17 @@ def cache_folder() -> pathlib.Path:
     if shared:
         return pathlib.Path(shared).expanduser() / "specjax"
     return pathlib.Path.home() / ".cache" / "specjax"
+
+
+@functools.lru_cache(maxsize=None)
+def lacks_avx512() -> bool:
+    """Returns whether the processor says that it has AVX2 and doesn't say that it has AVX-512.
+
+    False where it says nothing: no x86 processor, or no Linux.
+    """
+    flags = next((x for x in _read("/proc/cpuinfo").splitlines() if x.startswith("flags")), "")
+    names = flags.split()
+    return "avx2" in names and "avx512f" not in names
 
 
 def find_accelerator() -> Optional[Accelerator]:

@@ -120,6 +120,21 @@ def test_tpu(monkeypatch, tmp_path, vendor, product, nodes, environment, expecte
     assert machine._find_tpu() == expected
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("flags\t\t: sse2 avx avx2 fma\nbugs\t:\n", True),
+        ("flags\t\t: sse2 avx avx2 fma avx512f avx512dq\n", False),
+        ("flags\t\t: sse2 avx\n", False),  # neither: nothing was measured there
+        ("Features\t: asimd fp\n", False),  # ARM
+        ("", False),  # no Linux
+    ],
+)
+def test_lacks_avx512(monkeypatch, cpuinfo, expected):
+    monkeypatch.setattr(machine, "_read", {"/proc/cpuinfo": cpuinfo}.__getitem__)
+    assert machine.lacks_avx512.__wrapped__() == expected
+
+
 def test_describe_is_one_line_with_everything():
     line = device.describe()
     assert "\n" not in line

@@ -11,23 +11,33 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from specjax import machine
+
 PANEL = 64  # columns a panel
 PANEL_ROWS = 5  # the most rows that XLA's CPU kernel takes through a panel at once
+UPRIGHT = 2  # panels of an upright matrix
+UPRIGHT_ROWS = (4, 8, 16, 32)  # the numbers of rows that it is given: others are filled up
 EMBED, HEAD = ("embed",), ("head",)  # where parameters hold the table, and the output matrix
 
 Path = tuple[str, ...]  # keys into nested parameters
 
 
 def linear(
-    x: Array, weight: Array, panels: Array | None = None, *, out_dtype: DTypeLike | None = None
+    x: Array,
+    weight: Array,
+    panels: Array | None = None,
+    *,
+    transposed: bool = False,
+    out_dtype: DTypeLike | None = None,
 ) -> Array:
     """``x @ weight``.
 
-    On CPU a few rows times a matrix take as long as reading the matrix, and that depends on its
-    layout. From ``[in, out]`` XLA's kernel for two rows and more reads a narrow strip of each row,
-    at 15 to 19 GB/s; from panels it reads on and on, at 23 to 26 (memory at 33). Milliseconds for
-    all 0.54 GB of SmolLM2-135M's matrices alone, one run, by rows (17.8 for one by halves, which is
-    what a single row takes without panels):
+    On CPU a few rows times a matrix take as long as reading the matrix, if XLA's kernel for so many
+    rows reads it well; that depends on the layout and on the processor. With AVX-512, from
+    ``[in, out]`` two rows and more read a narrow strip of each row, at 15 to 19 GB/s; from panels
+    they read on and on, at 23 to 26 (memory at 33). Milliseconds for all 0.54 GB of SmolLM2-135M's
+    matrices alone, one run, by rows (17.8 for one by halves, which is what a single row takes
+    without panels):
 
     ====== ==== ==== ==== ==== ==== ==== ====
     rows   1    2    3    4    5    6    10
@@ -35,23 +45,45 @@ def linear(
     panels 18.3 21.5 21.8 22.4 23.8 31.5 38.7
     ====== ==== ==== ==== ==== ==== ==== ====
 
+    With AVX2 alone its kernels for a few rows are bound by arithmetic, and panels are worse than
+    nothing. There one and two rows are taken one by one (the second reads the cache), and more go
+    through the matrix upright, as the left side of the product, where fours and eights of rows cost
+    least. For 100 matrices of 576 by 1,536, 0.35 GB, one run (two for 1, 3 and 16 rows):
+
+    ======= ==== ==== ==== ==== ==== ==== ====
+    rows    1    2    3    4    5    8    16
+    plain   21   50   68   79   72   84   98
+    panels  23   55   99        107  114
+    by rows 20   35   40   53   48   72   84
+    upright 27   48   39   39   44   46   48
+    ======= ==== ==== ==== ==== ==== ==== ====
+
     Args:
       x: ``[B, T, in]``.
       weight: ``[in, out]``, of the same dtype.
-      panels: ``to_panels(weight)``, read instead of it for up to ``PANEL_ROWS`` rows.
+      panels: ``to_panels`` of it, read instead of it where that takes less.
+      transposed: the weight is ``[out, in]``, as a table of embeddings is.
       out_dtype: of the sums and the result; by default that of ``x``.
 
     Returns:
       ``[B, T, out]``.
     """
     rows = math.prod(x.shape[:-1])
-    if panels is not None and rows <= PANEL_ROWS:
-        out = _by_panels(x.reshape(rows, -1), panels, out_dtype)
-    elif rows == 1 and x.shape[-1] % 2 == 0 and jax.default_backend() == "cpu":
-        out = _by_halves(x.reshape(rows, -1), weight, out_dtype)
+    if panels is not None and _pays(rows, transposed):
+        out = (_by_upright if upright() else _by_panels)(x.reshape(rows, -1), panels, out_dtype)
+    elif transposed:
+        return jnp.einsum("...w,vw->...v", x, weight, preferred_element_type=out_dtype)
+    elif rows <= _one_by_one() and x.shape[-1] % 2 == 0:
+        each = x.reshape(rows, 1, -1)
+        out = jnp.concatenate([_by_halves(row, weight, out_dtype) for row in each])
     else:
         return jnp.matmul(x, weight, preferred_element_type=out_dtype)
     return out.reshape(*x.shape[:-1], -1)
+
+
+def upright() -> bool:
+    """Whether panels stand upright on this machine: where XLA's kernels are those for AVX2."""
+    return machine.lacks_avx512()
 
 
 def drop_panels(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,9 +123,28 @@ def panels_for(columns: Mapping[Path, Sequence[int]]) -> dict[Path, Path]:
 
 
 def to_panels(weight: Array) -> Array:
-    """``[in, out]`` as ``[out / PANEL, in, PANEL]``: each panel is one piece of memory."""
+    """``[in, out]`` as ``[out / PANEL, in, PANEL]``: each panel is one piece of memory.
+
+    Where panels are ``upright``, ``[UPRIGHT, out / UPRIGHT, in]``.
+    """
     inner, outer = weight.shape
+    if upright():
+        return weight.T.reshape(UPRIGHT, outer // UPRIGHT, inner)
     return weight.reshape(inner, outer // PANEL, PANEL).swapaxes(0, 1)
+
+
+def _pays(rows: int, transposed: bool) -> bool:
+    """Whether so many rows should read the panels; a table has nothing better for one or two."""
+    if not upright():
+        return rows <= PANEL_ROWS
+    return (transposed or rows > _one_by_one()) and rows <= UPRIGHT_ROWS[-1]
+
+
+def _one_by_one() -> int:
+    """The most rows that are multiplied one after the other."""
+    if jax.default_backend() != "cpu":
+        return 0
+    return 2 if upright() else 1
 
 
 def _by_panels(x: Array, panels: Array, out_dtype: DTypeLike | None) -> Array:
@@ -102,6 +153,20 @@ def _by_panels(x: Array, panels: Array, out_dtype: DTypeLike | None) -> Array:
     dims = ((2,), (1,)), ((0,), (0,))
     out = lax.dot_general(x, panels, dims, preferred_element_type=out_dtype)
     return out.swapaxes(0, 1).reshape(x.shape[1], -1)  # [out / PANEL, T, PANEL] to [T, out]
+
+
+def _by_upright(x: Array, panels: Array, out_dtype: DTypeLike | None) -> Array:
+    """``[T, in]`` times an upright matrix, ``[T, out]``.
+
+    XLA would swap the sides of a single product, and read the matrix as badly as the plain form.
+    """
+    rows = x.shape[0]
+    full = next(count for count in UPRIGHT_ROWS if count >= rows) if rows > 1 else 1
+    x = jnp.pad(x, ((0, full - rows), (0, 0)))
+    x = jnp.broadcast_to(x, (panels.shape[0], *x.shape))
+    dims = ((2,), (2,)), ((0,), (0,))
+    out = lax.dot_general(panels, x, dims, preferred_element_type=out_dtype)
+    return out.transpose(2, 0, 1).reshape(full, -1)[:rows]  # [UPRIGHT, out / UPRIGHT, T]
 
 
 def _by_halves(x: Array, weight: Array, out_dtype: DTypeLike | None) -> Array:

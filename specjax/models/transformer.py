@@ -197,11 +197,10 @@ class Transformer(nn.Module):
         x = rms_norm(x, norm, c.norm_eps).astype(embed.dtype)
         streams.append(x)  # streams[-1] is the final normed one, streams[L] the one before
         panels: Array | None = self.get_variable("params", "head_panels")
-        if c.tied and panels is None:
-            logits = jnp.einsum("btw,vw->btv", x, embed, preferred_element_type=jnp.float32)
+        if c.tied:
+            logits = linear(x, embed, panels, transposed=True, out_dtype=jnp.float32)
         else:
-            shape = c.width, c.num_logits
-            head = embed.T if c.tied else self.param("head", _matrix, shape, jnp.float32)
+            head = self.param("head", _matrix, (c.width, c.num_logits), jnp.float32)
             logits = linear(x, head, panels, out_dtype=jnp.float32)
         features = jnp.concatenate([streams[i] for i in layers], axis=-1) if layers else None
         length = cache.length + jnp.int32(tokens.shape[1])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.models.config import ModelConfig
-from specjax.models.linear import EMBED, HEAD, PANEL, Path, panels_for
+from specjax.models.linear import EMBED, HEAD, PANEL, UPRIGHT, Path, panels_for, upright
 
 STORED, IN_OUT, PANELS = "stored", "in_out", "panels"
 
@@ -105,6 +105,8 @@ def shape_of(entry: Entry) -> tuple[int, ...]:
     """Of the parameter, as it is laid out."""
     size = sum(part.shape[0] for part in entry.parts)
     rest = entry.parts[0].shape[1:]
+    if entry.layout == PANELS and upright():
+        return (UPRIGHT, size // UPRIGHT, *rest)
     return {
         STORED: (size, *rest),
         IN_OUT: (*rest, size),
@@ -128,6 +130,8 @@ def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -
             whole[at:end] = tensor
         elif entry.layout == IN_OUT:
             whole[:, at:end] = tensor.T
+        elif upright():
+            whole.reshape(-1, tensor.shape[1])[at:end] = tensor
         else:
             panels = tensor.reshape(-1, PANEL, tensor.shape[1]).swapaxes(1, 2)
             whole[at // PANEL : end // PANEL] = panels

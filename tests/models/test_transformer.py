@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import machine
 from specjax.models import ModelConfig, attention, init_params, linear, transformer_target
 from specjax.models.transformer import Params
 
@@ -104,9 +105,13 @@ def test_layers_that_do_not_exist(layers: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("length", [1, 5, 6])
-def test_panels_are_the_same_weights(seed: int, tied: bool, length: int) -> None:
-    """On CPU small models keep their matrices as panels too, read by passes of up to 5 tokens."""
+@pytest.mark.parametrize("lacks_avx512", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 5, 6])
+def test_panels_are_the_same_weights(
+    seed: int, tied: bool, lacks_avx512: bool, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CPU small models keep their matrices as panels too, read by passes of a few tokens."""
+    monkeypatch.setattr(machine, "lacks_avx512", lambda: lacks_avx512)
     sizes = {"width": 64, "ffn_width": 192, "vocab_size": 128, "num_heads": 4, "num_kv_heads": 4}
     config = ModelConfig(**{**vars(CONFIG), **sizes, "head_dim": 16, "tied": tied})
     target = transformer_target(config)
@@ -125,27 +130,8 @@ def test_panels_are_the_same_weights(seed: int, tied: bool, length: int) -> None
     doubled = jax.tree.map(lambda x: x, with_panels)
     doubled["head_panels"] = 2 * doubled["head_panels"]
     logits, _, _ = target.apply(doubled, tokens, cache)
-    assert np.allclose(logits, 2 * panels) == (length <= linear.PANEL_ROWS)
-
-
-@pytest.mark.parametrize(("inner", "outer"), [(6, 4), (7, 4), (1, 3)])
-def test_one_row_products(seed: int, inner: int, outer: int) -> None:
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((1, 1, inner), np.float32)
-    w = rng.standard_normal((inner, outer), np.float32)
-    np.testing.assert_allclose(linear.linear(jnp.asarray(x), jnp.asarray(w)), x @ w, atol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 3, 5, 6])
-def test_products_by_panels(seed: int, rows: int) -> None:
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((1, rows, 12), np.float32)
-    w = rng.standard_normal((12, 3 * linear.PANEL), np.float32)
-    panels = linear.to_panels(jnp.asarray(w))
-    assert panels.shape == (3, 12, linear.PANEL)
-    np.testing.assert_allclose(
-        linear.linear(jnp.asarray(x), jnp.asarray(w), panels), x @ w, atol=1e-5
-    )
+    read = tied or length > 2 if lacks_avx512 else length <= linear.PANEL_ROWS
+    assert np.allclose(logits, 2 * panels) == read
 
 
 @pytest.mark.parametrize("capacity", [128, 1024])
