@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from eval import results
+from eval.models import HEADS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +122,8 @@ class SuffixSettings:
 class FirstOfSettings:
     """Drafters in turn; see ``specjax.drafters.first_of``.
 
+    The mode "lookups" is those of them that run no network, each with the thresholds it has alone.
+
     Attributes:
       modes: the drafting modes asked, in this order.
       n_min: what prompt lookup trusts here, where something better than nothing follows it.
@@ -130,6 +133,11 @@ class FirstOfSettings:
     modes: tuple[str, ...]
     n_min: int
     min_first: float
+
+    @property
+    def lookups(self) -> tuple[str, ...]:
+        """Those that run no network."""
+        return tuple(name for name in self.modes if name not in (*HEADS, "draft_model"))
 
     def check(self, name: str) -> None:
         """Raises ValueError where a value of ``config.{name}`` is out of range."""

@@ -169,6 +169,15 @@ def _first_of(settings: Settings, models: Models, temperature: float) -> Draftin
     return Drafting(drafter, params, learn, parts=_flat(parts))
 
 
+def _lookups(settings: Settings, models: Models, temperature: float) -> Drafting:
+    """Those of ``first_of`` that run no network, each with the thresholds it has alone."""
+    own = dataclasses.replace(
+        settings.first_of, modes=settings.first_of.lookups, n_min=settings.ngram.n_min,
+        min_first=settings.corpus.min_first,
+    )  # fmt: skip
+    return _first_of(dataclasses.replace(settings, first_of=own), models, temperature)
+
+
 def _flat(parts: Sequence[Drafting]) -> tuple[Drafting, ...]:
     return tuple(one for part in parts for one in part.parts or (part,))
 
@@ -213,6 +222,7 @@ MAKERS: dict[str, Callable[[Settings, Models, float], Drafting]] = {
     "corpus": _corpus,
     "suffix": _suffix,
     "first_of": _first_of,
+    "lookups": _lookups,
     "adaptive": _adaptive,
     "heuristic": _heuristic,
 }

@@ -126,15 +126,19 @@ def _check_table(s: Settings, table: costs.CostTable) -> None:
 def _check_origin(s: Settings, model: ModelConfig, origin: costs.Origin) -> None:
     """Raises ValueError where the table was measured on something else; names what differs."""
     known, name = f"the table {s.table}", transformer_target(model).name
-    # With panels or without, in whatever dtype, it is the same model: what another device holds is
-    # not known here, and a table's dtype is that of the caches.
+    # With panels of either form or without, in whatever dtype, it is the same model: what another
+    # device holds is not known here, and a table's dtype is that of the caches.
     dtypes = [origin.dtype, *(dtype for dtype in DTYPES[1:] if dtype != origin.dtype)]
     ours, *others = (
         costs.described(
-            name, loading.shapes(model, dtype, panels=loading.wants_panels(model, dtype) != other)
+            name,
+            loading.shapes(
+                model, dtype, panels=loading.wants_panels(model, dtype) != other, upright=upright
+            ),
         )
         for dtype in map(jnp.dtype, dtypes)
         for other in (False, True)
+        for upright in (None, False, True)
     )
     if origin.model not in (ours, *others):
         raise ValueError(

@@ -111,6 +111,7 @@ class Settings:
         """The modes that are decoded in, and those whose drafters they use."""
         names = set(self.modes)
         names |= set(self.adaptive.modes) if names & set(CHOOSING) else set()
+        names |= set(self.first_of.lookups) if "lookups" in names else set()
         return names | (set(self.first_of.modes) if "first_of" in names else set())
 
 
@@ -187,7 +188,12 @@ def _check(s: Settings) -> None:
 
 
 def _check_first_of(s: Settings) -> None:
-    _check_parts(s, "first_of", (PLAIN, "first_of", *CHOOSING))
+    _check_parts(s, "first_of", (PLAIN, "first_of", "lookups", *CHOOSING))
+    if "lookups" in s.drafting and not s.first_of.lookups:
+        raise ValueError(
+            f"the mode 'lookups' takes those of config.first_of.modes={s.first_of.modes} that run "
+            "no network, and there are none; name some"
+        )
     if s.first_of.n_min > s.ngram.n_max:
         raise ValueError(
             f"config.first_of.n_min={s.first_of.n_min} is above config.ngram.n_max="

@@ -9,7 +9,7 @@ from typing import Any
 from eval import results, speedup_axes
 from eval.modes import PLAIN
 from eval.sweep_bench import ADAPTIVE
-from eval.sweep_rows import Crossover, Row, crossovers, worst
+from eval.sweep_rows import Crossover, Row, crossovers, in_all, worst
 
 _ADAPTIVE = "#d55e00"
 # From dark to light, told apart from each other and from the adaptive mode by the colour-blind too.
@@ -64,6 +64,8 @@ def remarks(rows: Sequence[Row], about: str = "") -> list[str]:
         row = worst(rows, column)
         where = f"batch {row['batch']}, context {row['context']}{_at(row['alpha'])}"
         out.append(f"Adaptive at its worst: {_with_ends(row, column)} of {of} ({where}).")
+    totals = [f"{mode} {ratio:.2f}" for mode, ratio in in_all(rows).items() if mode != PLAIN]
+    out.append(f"All cells together, times as fast as plain: {', '.join(totals)}.")
     out += [_sentence(one) for one in crossovers(rows)]
     if any(not row["lossless"] for row in rows):
         out.append(

@@ -127,6 +127,15 @@ def worst(rows: Sequence[Row], column: str) -> Row:
     return min(own, key=lower)
 
 
+def in_all(rows: Sequence[Row]) -> dict[str, float]:
+    """Plain decoding's time over all cells, by what each mode needs for the same tokens."""
+    seconds: dict[str, float] = {}
+    for row in rows:
+        took = row["new_tokens"] / row["tokens_per_second"]
+        seconds[row["mode"]] = seconds.get(row["mode"], 0.0) + took
+    return {mode: _number(seconds[PLAIN] / took) for mode, took in seconds.items()}
+
+
 def differences(cells: Sequence[Cell], rows: Sequence[Row], chat: Chat) -> list[str]:
     """Checks greedy outputs of lossless modes against plain ones; notes places in the rows.
 

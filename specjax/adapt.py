@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from jax.typing import DTypeLike
 
 from specjax import costs, stats, validate
 from specjax.adaptive import AdaptiveParams, adaptive
-from specjax.by_cost import Costs
+from specjax.by_cost import Batch, Costs
 from specjax.calibrate import calibrate
 from specjax.costs import CostTable
 from specjax.draft import Drafter
@@ -43,7 +44,9 @@ def adaptive_params(
       params: its parameters.
       drafters: those given to ``adaptive``, in its order.
       drafter_params: one entry for each.
-      tables: one for each; what a target pass costs is taken from all of them.
+      tables: one for each, of the same contexts. What a target pass costs is taken from that of
+        the longest drafts; where the machine was faster or slower while another was measured, its
+        draft costs are put in proportion.
       batch: rows that will be decoded.
       acceptance: what to expect of each draft token at first, 0 to 1; or a list of the ``stats`` of
         an earlier run of each drafter alone, on similar text, of answers that are long against a
@@ -69,46 +72,60 @@ def adaptive_params(
     nodes = max(drafter.num_nodes for drafter in drafters)
     own_widths = chosen_widths(widths, adaptive(*drafters))
     contexts = tables[0].contexts
+    if any(table.contexts != contexts for table in tables):
+        raise ValueError(
+            f"adaptive_params: the tables are of the contexts {[t.contexts for t in tables]}; "
+            "calibrate all drafters at the same ones"
+        )
+    widest = max(tables, key=lambda table: table.num_nodes)
     by_width = [
-        [_pass_seconds(tables, batch, context, width) for width in own_widths]
+        [_pass_seconds(widest, batch, context, width) for width in own_widths]
         for context in contexts
     ]
     index = [next(i for i, w in enumerate(own_widths) if w > n) for n in range(nodes + 1)]
-    idle = [table.draft_seconds(batch, 0) for table in tables]
+    pace = [_pace(table, widest, batch) for table in tables]
+    idle = [x * table.draft_seconds(batch, 0) for x, table in zip(pace, tables, strict=True)]
     draft = np.full([len(drafters), nodes + 1], np.inf)
     for i, (drafter, table) in enumerate(zip(drafters, tables, strict=True)):
         for n in range(drafter.num_nodes + 1):
-            draft[i, n] = table.draft_seconds(batch, n) + sum(idle) - idle[i]
+            draft[i, n] = pace[i] * table.draft_seconds(batch, n) + sum(idle) - idle[i]
     expected = _expected(acceptance, drafters, nodes)
     silent, wait = np.zeros([2, len(drafters)])  # the policy's own, to begin with
-    numbers = contexts, np.array(by_width)[:, index], draft, *expected, silent, wait
+    values = contexts, np.array(by_width)[:, index], draft, *expected, silent, wait
     return AdaptiveParams(
-        tuple(drafter_params), Costs(*(jnp.asarray(x, jnp.float32) for x in numbers))
+        tuple(drafter_params),
+        Costs(*(jnp.asarray(x, jnp.float32) for x in values), batch=Batch(batch)),
     )
 
 
-def _pass_seconds(tables: Sequence[CostTable], batch: int, context: float, width: int) -> float:
-    """The target's side at a width that some tables may lack: interpolated between theirs.
+def _pass_seconds(table: CostTable, batch: int, context: float, width: int) -> float:
+    """The target's side at a width; one that the table lacks costs what the next wider one does.
 
     Raises:
-      ValueError: no table has one so narrow.
+      ValueError: it has none so narrow, and a pass of one token would seem as dear as a draft's.
     """
-    known = {
-        own: table.target_seconds(batch, context, own) for table in tables for own in table.widths
-    }
-    if width < min(known):
+    if width < table.widths[0]:
         raise ValueError(
-            f"adaptive_params: the tables begin with passes of {min(known)} tokens, and the run "
-            f"has some of {width}: give calibrate widths=({width}, ...)"
+            f"adaptive_params: the table begins with passes of {table.widths[0]} tokens, and the "
+            f"run has some of {width}: give calibrate widths=({width}, ...)"
         )
-    return float(np.interp(width, sorted(known), [known[own] for own in sorted(known)]))
+    return table.target_seconds(batch, context, width)
+
+
+def _pace(table: CostTable, other: CostTable, batch: int) -> float:
+    """How much longer the same pass took while the other table was measured."""
+    common = set(table.widths) & set(other.widths)
+    if not common:
+        return 1.0
+    context, width = table.contexts[0], min(common)
+    return other.target_seconds(batch, context, width) / table.target_seconds(batch, context, width)
 
 
 def _expected(
     acceptance: float | Sequence[stats.Stats], drafters: Sequence[Drafter], nodes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``Costs.accepted``, ``Costs.drafted`` and ``Costs.seen``."""
-    if isinstance(acceptance, int | float):
+    if isinstance(acceptance, numbers.Real | np.floating) and not isinstance(acceptance, bool):
         if not 0 <= acceptance <= 1:
             raise ValueError(f"adaptive_params: acceptance={acceptance}; it must be 0 to 1")
         shape = len(drafters), nodes

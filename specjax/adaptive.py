@@ -118,6 +118,7 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         params: Params, state: AdaptiveState, context: Context, limit: Array
     ) -> tuple[Draft, AdaptiveState, Any]:
         inner, costs = own(params)
+        _check_rows(costs, limit.shape[0])
         chosen, most = policy.choose(costs, state.policy, context)
         most = jnp.minimum(jnp.minimum(limit, most), jnp.asarray(lengths)[chosen])
         draft, states = None, []
@@ -169,3 +170,13 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         init, propose, update, nodes, layers, name, True, None, reads,
         learned if learns else None, several.parts(drafters), several.settings(drafters),
     )  # fmt: skip
+
+
+def _check_rows(costs: Costs | None, rows: int) -> None:
+    """Raises ValueError for costs of another batch: wide passes are dear where many rows share."""
+    measured = costs.batch.rows if costs is not None else None
+    if measured not in (None, rows):
+        raise ValueError(
+            f"adaptive: drafter_params has the costs of batch {measured}, and this run has {rows} "
+            f"rows; give adapt or adaptive_params batch={rows}"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -14,8 +15,16 @@ from specjax.factory import factory
 from specjax.policies import Outcome, Policy
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The rows of a run, which compiled programs know; None: nobody said how many."""
+
+    rows: int | None = None
+
+
 class Costs(NamedTuple):
-    """What a policy decides by; all float32. D drafters, C contexts, N the longest draft.
+    """What a policy decides by; arrays of float32. D drafters, C contexts, N the longest draft.
 
     Attributes:
       contexts: ``[C]``, ascending numbers of filled slots.
@@ -30,6 +39,7 @@ class Costs(NamedTuple):
       seen: ``[2, D, N]``, the rounds that these two shares come from; 0: from nothing but hope.
       silent: ``[D]``, rounds since the drafter was asked for anything, in earlier runs.
       wait: ``[D]``, how many of them there may be; 0: the policy's first wait.
+      batch: the rows that these are the costs of.
     """
 
     contexts: Array
@@ -40,6 +50,7 @@ class Costs(NamedTuple):
     seen: Array
     silent: Array
     wait: Array
+    batch: Batch = Batch()
 
 
 class Counts(NamedTuple):

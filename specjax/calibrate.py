@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
+from scipy.optimize import isotonic_regression
 
 from specjax import costs, validate
 from specjax.costs import CostTable
@@ -32,7 +33,7 @@ from specjax.warp import Sampling
 _SECONDS = 0.1  # what is timed at a time takes about as long, or three rounds
 _REPEATS = 4
 _MOST = 30  # rounds at a time
-_REVISION = 1  # of what is timed: a new one makes the tables on disk forgotten
+_REVISION = 2  # of what is timed: a new one makes the tables on disk forgotten
 
 
 def calibrate(
@@ -184,8 +185,7 @@ class _Clocks:
                 target_s[repeat, i] = [self._target(context, w - 1, count) for w in widths]
         # No narrower pass costs more than a wider one, nor a shorter draft than a longer one.
         target, draft = np.median(target_s, 0), np.maximum(np.median(draft_s, 0), 0)
-        target = np.minimum.accumulate(target[:, ::-1], 1)[:, ::-1]
-        return target, np.minimum.accumulate(draft[::-1])[::-1]
+        return np.stack([_ascending(by_width) for by_width in target]), _ascending(draft)
 
     def _pairs(
         self, context: int, drafts: Sequence[int], count: int
@@ -222,6 +222,11 @@ class _Clocks:
             self._q = state.drafter
         self._state = state._replace(drafter=())
         return seconds
+
+
+def _ascending(values: np.ndarray) -> np.ndarray:
+    """The nearest values that never fall: noise must not make short drafts seem free."""
+    return np.asarray(isotonic_regression(values).x)
 
 
 def _numbers(*values: int) -> tuple[Array, ...]:

@@ -113,10 +113,10 @@ def chosen_widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tupl
     """The widths of a target pass: those asked for, or what suits platform and drafter.
 
     Accelerators take one, and where drafts vary, down to none, a second for rounds without any.
-    On CPU, in a batch of one, this library's models take up to 5 tokens at a fifth to a quarter
-    more than the cost of one, and the sixth costs two thirds of a pass (``models.linear``, whose
-    ``PANEL_ROWS`` this is). Two tokens cost a twelfth more, which pays where single guesses are
-    common.
+    On a CPU with AVX-512, in a batch of one, this library's models take up to 5 tokens at a fifth
+    to a quarter more than the cost of one, and the sixth costs two thirds of a pass
+    (``models.linear``, whose ``PANEL_ROWS`` this is). Two tokens cost a twelfth more, which pays
+    where single guesses are common. With AVX2 alone two cost a third more, five three quarters.
     """
     nodes = drafter.num_nodes if drafter else 0
     if widths is None:

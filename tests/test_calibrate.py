@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import specjax
 from specjax import Sampling, calibrate, costs, testing
 from specjax.adapt import adapt, adaptive_params
-from specjax.adaptive import AdaptiveParams
+from specjax.adaptive import AdaptiveParams, adaptive
+from specjax.costs import CostTable
 from specjax.draft import Draft, Drafter
 from specjax.drafters import draft_model, ngram
 from specjax.target import Target
@@ -68,6 +70,58 @@ def test_costs_are_those_of_the_parts(
     np.testing.assert_allclose(table.target_s[0], [[6e-3, 10e-3, 14e-3]] * 2, rtol=1e-6)
     assert table.drafts == (0, 1, 2, 4)
     np.testing.assert_allclose(table.draft_s[0], [0, 1e-3, 2e-3, 4e-3], rtol=1e-6, atol=1e-12)
+
+
+def test_noise_makes_nothing_seem_cheaper_than_it_is() -> None:
+    """A short draft that came out dear and a long one that came out cheap meet in the middle."""
+    ascending = calibrate.__globals__["_ascending"]
+    np.testing.assert_allclose(ascending(np.array([0.0, 1, 3, 2, 4])), [0, 1, 2.5, 2.5, 4])
+    np.testing.assert_allclose(ascending(np.array([0.0, 1, 2, 0])), [0, 1, 1, 1])
+
+
+def made_table(drafter: Drafter, widths: tuple[int, ...], pace: float, step: float) -> CostTable:
+    """A pass over t tokens takes ``10 + t`` at this pace, a draft token ``step``; idle, a tenth."""
+    nodes = widths[-1] - 1
+    origin = costs.origin_of(
+        TARGET, TABLE, drafter, TABLE if drafter is MODEL else None,
+        jnp.dtype("float32"), "greedy",
+    )  # fmt: skip
+    target = pace * (10.0 + np.array(widths))
+    draft = pace * step * np.array([0.1, *range(1, nodes + 1)])
+    return CostTable(
+        origin, (2,), (8, 16), widths, tuple(range(nodes + 1)), np.tile(target, (1, 2, 1)), draft[None]
+    )  # fmt: skip
+
+
+def test_numbers_of_several_tables() -> None:
+    """Passes are those of the longest drafts; the other table's machine was half as fast."""
+    short, long = ngram(2), MODEL
+    tables = [made_table(short, (1, 3), 2.0, 0.5), made_table(long, (1, 2, K + 1), 1.0, 3.0)]
+    given = adaptive_params(
+        TARGET, TABLE, [short, long], [None, TABLE], tables, batch=2, widths=(1, 2, 3, K + 1)
+    ).costs
+    # No table of the longest drafts has three tokens: they cost what the next wider pass does.
+    wide = 10 + K + 1
+    np.testing.assert_allclose(given.target, [[11, 12, wide, wide, wide]] * 2)
+    alone = np.array([0.05, 0.5, 1, np.inf, np.inf]), np.array([0.3, 3, 6, 9, 12])
+    np.testing.assert_allclose(given.draft, [alone[0] + 0.3, alone[1] + 0.05], rtol=1e-6)
+    np.testing.assert_array_equal(given.contexts, [8, 16])
+    assert given.batch.rows == 2
+    other = dataclasses.replace(tables[0], contexts=(8, 17))
+    with pytest.raises(
+        ValueError, match=r"of the contexts \[\(8, 17\), \(8, 16\)\]; calibrate all"
+    ):
+        adaptive_params(TARGET, TABLE, [short, long], [None, TABLE], [other, tables[1]], batch=2)
+
+
+def test_costs_of_another_batch_are_refused() -> None:
+    table = made_table(MODEL, (1, 2, K + 1), 1.0, 0.1)
+    given = adaptive_params(TARGET, TABLE, [MODEL], [TABLE], [table], batch=2)
+    how = dict(drafter=adaptive(MODEL), drafter_params=given, max_new_tokens=4)
+    out = specjax.sample(TARGET, TABLE, [[1], [2]], **how)
+    specjax.sample(TARGET, TABLE, [[1], [2]], **how | {"drafter_params": out.drafter_params})
+    with pytest.raises(ValueError, match="the costs of batch 2, and this run has 3 rows; give ada"):
+        specjax.sample(TARGET, TABLE, [[1], [2], [3]], **how)
 
 
 def test_a_table_is_kept_and_found_again(tmp_path: pathlib.Path, quick: None) -> None:
@@ -188,6 +242,7 @@ def test_tables_of_something_else(tmp_path: pathlib.Path, quick: None) -> None:
         (dict(batch=2), "batch=2"),
         (dict(tables=[]), "1 drafters, 1 drafter_params and 0 tables"),
         (dict(acceptance=1.5), "acceptance=1.5; it must be 0 to 1"),
+        (dict(acceptance=True), "acceptance is neither a number from 0 to 1 nor"),
         (dict(acceptance=[]), "acceptance holds 0 stats for 1 drafters"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -124,9 +124,9 @@ def read_config(folder: pathlib.Path) -> ModelConfig:
 def wants_panels(config: ModelConfig, dtype: jax.typing.DTypeLike) -> bool:
     """Whether ``load`` keeps the matrices a second time, as panels: small models on CPU.
 
-    Passes over 2 to 5 tokens, which speculation lives on, then take 0.7 to 0.8 of the time (see
-    ``linear.linear``). Longer ones, such as prefill, take up to twice as long from panels, so the
-    first copy stays.
+    Passes over a few tokens, which speculation lives on, then take 0.4 to 0.8 of the time (see
+    ``linear.linear``). Longer ones, such as prefill, take longer from panels, so the first copy
+    stays.
     """
     size = config.num_parameters * np.dtype(dtype).itemsize
     return jax.default_backend() == "cpu" and size <= _PANELS_UP_TO
@@ -161,7 +161,11 @@ def load_params(
 
 
 def shapes(
-    config: ModelConfig, dtype: jax.typing.DTypeLike, *, panels: bool | None = None
+    config: ModelConfig,
+    dtype: jax.typing.DTypeLike,
+    *,
+    panels: bool | None = None,
+    upright: bool | None = None,
 ) -> dict[str, Any]:
     """The shapes of what ``load_params`` gives, without a file: ``jax.ShapeDtypeStruct``, nested.
 
@@ -169,11 +173,11 @@ def shapes(
       config: what the model is made of.
       dtype: of the parameters.
       panels: see ``load``.
+      upright: whether panels are (see ``linear``); by default as on this machine.
     """
     entries = _entries(config, dtype, panels)
-    return _nested(
-        entries, [jax.ShapeDtypeStruct(weights.shape_of(entry), dtype) for entry in entries]
-    )
+    sizes = [weights.shape_of(entry, upright) for entry in entries]
+    return _nested(entries, [jax.ShapeDtypeStruct(size, dtype) for size in sizes])
 
 
 def _entries(config: ModelConfig, dtype: jax.typing.DTypeLike, panels: bool | None) -> list[Entry]:

@@ -101,11 +101,16 @@ def panels_of(entries: Sequence[Entry]) -> list[Entry]:
     return [Entry(place, parts[path], PANELS) for path, place in places.items()]
 
 
-def shape_of(entry: Entry) -> tuple[int, ...]:
-    """Of the parameter, as it is laid out."""
+def shape_of(entry: Entry, stands: bool | None = None) -> tuple[int, ...]:
+    """Of the parameter, as it is laid out.
+
+    Args:
+      entry: the parameter.
+      stands: whether panels are upright; by default as on this machine.
+    """
     size = sum(part.shape[0] for part in entry.parts)
     rest = entry.parts[0].shape[1:]
-    if entry.layout == PANELS and upright():
+    if entry.layout == PANELS and (upright() if stands is None else stands):
         return (UPRIGHT, size // UPRIGHT, *rest)
     return {
         STORED: (size, *rest),

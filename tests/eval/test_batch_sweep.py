@@ -155,6 +155,7 @@ def test_crossovers_are_told_apart_and_told() -> None:
     assert "k=1 at context 3: slower than plain decoding from batch 2 on." in text
     assert "k=1 at context 5: at the largest batch not slower than plain decoding." in text
     assert "Adaptive at its worst: 1.10 of plain decoding (batch 1, context 3)." in text
+    assert "All cells together, times as fast as plain: k=1 1.04, k=2 0.50, adaptive 1.23." in text
     assert "fewer than 6 repeats" in text
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from configs import plan_smollm2 as config
 from eval import chat, plan, results
-from specjax import costs, device
+from specjax import costs, device, machine
 from specjax.costs import CostTable, Origin
 from specjax.models import drop_panels, loading
 from tests.eval import tiny
@@ -292,6 +292,19 @@ def test_tables_that_cannot_be_used(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     # Wide enough for panels.
     return tiny.make_folder(tmp_path_factory.mktemp("model"), hidden_size=64, intermediate_size=64)
+
+
+@pytest.mark.parametrize("lacks_avx512", [True, False])
+def test_a_table_of_another_processor_is_of_the_same_model(
+    folder: pathlib.Path,
+    lacks_avx512: bool,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(machine, "lacks_avx512", lambda: lacks_avx512)
+        table = of_model(folder)
+    assert plan.run(from_table(tmp_path, table, target=str(folder)), tmp_path) == []
 
 
 def of_model(folder: pathlib.Path, dtype: str = "float32", panels: bool = True) -> CostTable:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from specjax import machine
 from specjax.models import ModelConfig, drop_panels, linear, load, loading, transformer_target
 
 CONFIG: dict[str, Any] = {
@@ -190,9 +191,11 @@ def test_every_tensor_is_read(tmp_path: pathlib.Path, seed: int) -> None:
         assert np.max(np.abs(logits_of(tmp_path) - base)) > 1e-3, name
 
 
+@pytest.mark.parametrize("lacks_avx512", [True, False])
 def test_small_models_on_cpu_hold_their_matrices_as_panels_too(
-    tmp_path: pathlib.Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, seed: int, lacks_avx512: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine, "lacks_avx512", lambda: lacks_avx512)
     width, sizes = 128, dict(hidden_size=128, intermediate_size=192, vocab_size=256)
     config = {**CONFIG, **sizes, "num_attention_heads": 4, "num_key_value_heads": 2}
     config |= {"head_dim": 32, "num_hidden_layers": 1, "tie_word_embeddings": True}

@@ -236,7 +236,7 @@ def each_alone(policy: Policy) -> Policy:
             return policy.choose(costs, jax.tree.map(lambda x: x[None], row), own)
 
         chosen, limit = jax.vmap(one)(state, context.length, context.done)
-        return chosen[0], limit[:, 0]
+        return chosen, limit[:, 0]
 
     return policy._replace(choose=choose)
 
@@ -264,7 +264,28 @@ def controlled(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "lengths by a controller", rule, drafting, samples, table=TABLE, prompt=(1, 2))
 
 
+def chosen(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Whose draft it is, too: one's is drawn and another's given, in one batch."""
+    model = draft_model(testing.scripted_target(VOCAB), K)
+    two = FROM_EACH._replace(
+        draft=jnp.tile(FROM_EACH.draft, (2, 1)),
+        accepted=jnp.full([2, K], 0.6),
+        drafted=jnp.ones([2, K]),
+        seen=jnp.zeros([2, 2, K]),
+        silent=jnp.zeros([2]),
+        wait=jnp.zeros([2]),
+    )
+    drafting = {
+        "drafter": rig.drafter(adaptive(model, ngram(K), policy=ALONE)),
+        "drafter_params": AdaptiveParams((CLOSE, None), two),
+    }
+    prompt = (0, 1, 2, 0, 1)
+    check(
+        rig, "drafters chosen by a controller", rule, drafting, samples, table=TABLE, prompt=prompt
+    )
+
+
 INSTANCES = (
     iid, context, partial, mixed, part, sticky, heads, counted, lookup, remembered, in_turn, unsure,
-    controlled,
+    controlled, chosen,
 )  # fmt: skip

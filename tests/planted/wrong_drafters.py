@@ -41,6 +41,18 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return {}
 
 
+@FAULTS.add(laws.chosen, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """What the chosen drafter gives is tested as if the other had drawn it."""
+
+    def either(first: Array, ours: Draft, theirs: Draft) -> Draft:
+        out = _RIGHT_EITHER(first, ours, theirs)
+        return out if theirs.probs is None else _drawn(out)._replace(probs=theirs.probs)
+
+    patch.setattr(several, "either", either)
+    return {}
+
+
 @FAULTS.add(laws.in_turn, token)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """A drafter falls silent by the token it drew."""
