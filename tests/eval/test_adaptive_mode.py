@@ -38,6 +38,20 @@ def test_a_run_with_the_adaptive_mode(tmp_path, monkeypatch: pytest.MonkeyPatch)
     assert len(list((tmp_path / "cache" / "costs").iterdir())) == 2, "a table for each drafter"
 
 
+def test_lookups_are_those_in_turn_that_run_no_network() -> None:
+    config = speedup_smollm2.get_config()
+    config.first_of.modes = ("prompt_lookup", "eagle", "draft_model", "suffix")
+    config.first_of.n_min = 5
+    config.modes = ("plain", "lookups")
+    read = settings.read(config)
+    assert read.drafting == {"plain", "lookups", "prompt_lookup", "suffix"}
+    made = modes.MAKERS["lookups"](read, None, 0.0)
+    # Prompt lookup with its own least match, not with that of the mode "first_of".
+    alone = modes.MAKERS["prompt_lookup"](read, None, 0.0).drafter
+    assert made.drafter.parts == (alone, modes.MAKERS["suffix"](read, None, 0.0).drafter)
+    assert made.learn is not None
+
+
 def test_a_corpus_draws_above_temperature_0_alone() -> None:
     config = speedup_smollm2.get_config()
     assert config.corpus.sampled

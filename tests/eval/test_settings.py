@@ -60,7 +60,11 @@ def test_names_given_as_one_text_are_split():
         ({"first_of__modes": ()}, r"config.first_of.modes=\(\); name some of prompt_lookup"),
         (
             {"adaptive__modes": ("adaptive",)},
-            "config.adaptive.modes holds 'adaptive'; choose from prompt_lookup, .*, first_of$",
+            "config.adaptive.modes holds 'adaptive'; choose from prompt_lookup, .*, first_of, lookups$",
+        ),
+        (
+            {"adaptive__modes": ("lookups",), "first_of__modes": ("eagle",)},
+            r"'lookups' takes those of config.first_of.modes=\('eagle',\) that run no network",
         ),
         ({"adaptive__modes": ("eagle", "eagle")}, "config.adaptive.modes=.*, each once"),
         (
