@@ -138,7 +138,7 @@ def _check_origin(s: Settings, model: ModelConfig, origin: costs.Origin) -> None
         )
         for dtype in map(jnp.dtype, dtypes)
         for other in (False, True)
-        for upright in (None, False, True)
+        for upright in (None, False, True)  # None, as here, comes first: ``ours`` in a message
     )
     if origin.model not in (ours, *others):
         raise ValueError(

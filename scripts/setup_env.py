@@ -43,6 +43,7 @@ MODULES = [
     "optax",
     "orbax.checkpoint",
     "safetensors",
+    "scipy.optimize",
     "tabulate",
     "tensorboardX",
     "tokenizers",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -59,6 +59,7 @@ def adaptive_params(
       ValueError: a table of another device, model, drafter, dtype or jax, or without this batch;
         numbers that don't fit each other.
     """
+    batch = validate.count("batch", batch)
     drafters, tables = tuple(drafters), tuple(tables)
     if not len(drafters) == len(drafter_params) == len(tables) or not drafters:
         raise ValueError(
@@ -89,13 +90,14 @@ def adaptive_params(
     for i, (drafter, table) in enumerate(zip(drafters, tables, strict=True)):
         for n in range(drafter.num_nodes + 1):
             draft[i, n] = pace[i] * table.draft_seconds(batch, n) + sum(idle) - idle[i]
-    expected = _expected(acceptance, drafters, nodes)
-    silent, wait = np.zeros([2, len(drafters)])  # the policy's own, to begin with
-    values = contexts, np.array(by_width)[:, index], draft, *expected, silent, wait
-    return AdaptiveParams(
-        tuple(drafter_params),
-        Costs(*(jnp.asarray(x, jnp.float32) for x in values), batch=Batch(batch)),
+    number = partial(jnp.asarray, dtype=jnp.float32)
+    accepted, drafted, seen = map(number, _expected(acceptance, drafters, nodes))
+    none = number(np.zeros(len(drafters)))  # rounds of silence, and the policy's own first wait
+    target_s = number(np.array(by_width)[:, index])
+    made = Costs(
+        number(contexts), target_s, number(draft), accepted, drafted, seen, none, none, Batch(batch)
     )
+    return AdaptiveParams(tuple(drafter_params), made)
 
 
 def _pass_seconds(table: CostTable, batch: int, context: float, width: int) -> float:
@@ -113,19 +115,21 @@ def _pass_seconds(table: CostTable, batch: int, context: float, width: int) -> f
 
 
 def _pace(table: CostTable, other: CostTable, batch: int) -> float:
-    """How much longer the same pass took while the other table was measured."""
-    common = set(table.widths) & set(other.widths)
-    if not common:
-        return 1.0
-    context, width = table.contexts[0], min(common)
-    return other.target_seconds(batch, context, width) / table.target_seconds(batch, context, width)
+    """How much longer the same passes took while the other table was measured: the median."""
+    pairs = [
+        (table.target_seconds(batch, context, width), other.target_seconds(batch, context, width))
+        for width in set(table.widths) & set(other.widths)
+        for context in table.contexts
+    ]
+    ratios = [theirs / ours for ours, theirs in pairs if ours > 0 and theirs > 0]
+    return float(np.median(ratios)) if ratios else 1.0
 
 
 def _expected(
     acceptance: float | Sequence[stats.Stats], drafters: Sequence[Drafter], nodes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``Costs.accepted``, ``Costs.drafted`` and ``Costs.seen``."""
-    if isinstance(acceptance, numbers.Real | np.floating) and not isinstance(acceptance, bool):
+    if isinstance(acceptance, int | float | np.floating) and not isinstance(acceptance, bool):
         if not 0 <= acceptance <= 1:
             raise ValueError(f"adaptive_params: acceptance={acceptance}; it must be 0 to 1")
         shape = len(drafters), nodes

@@ -118,7 +118,8 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         params: Params, state: AdaptiveState, context: Context, limit: Array
     ) -> tuple[Draft, AdaptiveState, Any]:
         inner, costs = own(params)
-        _check_rows(costs, limit.shape[0])
+        if policy.needs_costs:  # here, not in init, which generate_many calls for a few rows
+            _check_rows(costs, limit.shape[0])
         chosen, most = policy.choose(costs, state.policy, context)
         most = jnp.minimum(jnp.minimum(limit, most), jnp.asarray(lengths)[chosen])
         draft, states = None, []
@@ -173,10 +174,9 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
 
 
 def _check_rows(costs: Costs | None, rows: int) -> None:
-    """Raises ValueError for costs of another batch: wide passes are dear where many rows share."""
-    measured = costs.batch.rows if costs is not None else None
-    if measured not in (None, rows):
+    """Raises ValueError for costs of another batch: what a wide pass takes depends on the rows."""
+    if costs is not None and costs.batch.rows not in (None, rows):
         raise ValueError(
-            f"adaptive: drafter_params has the costs of batch {measured}, and this run has {rows} "
-            f"rows; give adapt or adaptive_params batch={rows}"
+            f"adaptive: drafter_params has the costs of batch {costs.batch.rows}, and this run has "
+            f"{rows} rows; give adapt or adaptive_params batch={rows}"
         )

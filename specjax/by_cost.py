@@ -18,7 +18,7 @@ from specjax.policies import Outcome, Policy
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The rows of a run, which compiled programs know; None: nobody said how many."""
+    """The rows that costs are of; None: any. Static: others are refused while a run is traced."""
 
     rows: int | None = None
 

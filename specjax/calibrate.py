@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
-from scipy.optimize import isotonic_regression
 
 from specjax import costs, validate
 from specjax.costs import CostTable
@@ -225,7 +224,9 @@ class _Clocks:
 
 
 def _ascending(values: np.ndarray) -> np.ndarray:
-    """The nearest values that never fall: noise must not make short drafts seem free."""
+    """The nearest values (least squares) that never fall: noise must not make drafts seem free."""
+    from scipy.optimize import isotonic_regression  # slow to import, and only needed here
+
     return np.asarray(isotonic_regression(values).x)
 
 

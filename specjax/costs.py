@@ -210,6 +210,7 @@ def described(name: str, params: Any) -> str:
       name: of the target or the drafter.
       params: its parameters; ``jax.ShapeDtypeStruct`` will do.
     """
+    # A parameter may be a plain number.
     leaves = [x if hasattr(x, "dtype") else np.asarray(x) for x in jax.tree.leaves(params)]
     shapes = [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]

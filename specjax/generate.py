@@ -133,9 +133,10 @@ def generate_many(
       An iterator of the answers.
 
     Raises:
-      ValueError: for bad arguments at once; while iterating, for a prompt that can't be decoded, or
-        whose logits hold NaN, +inf or nothing finite; names its number. Answers that were finished
-        by then are given first, also where the iterator of the prompts or ``learn`` raises.
+      ValueError: for bad arguments at once; while iterating, for costs of another batch
+        (``adaptive``), and for a prompt that can't be decoded, or whose logits hold NaN, +inf or
+        nothing finite; names its number. Answers that were finished by then are given first, also
+        where the iterator of the prompts or ``learn`` raises.
     """
     batch, rounds = validate.count("batch", batch), validate.count("rounds", rounds)
     refill = None if refill is None else validate.count("refill", refill)

@@ -20,7 +20,7 @@ from specjax.target import Target
 from specjax.verify import Verifier, block, greedy
 from specjax.warp import Sampling
 
-CHEAP_WIDTH = 5  # tokens of a pass that reads each weight once, on CPU
+CHEAP_WIDTH = 5  # tokens of a pass that reads each weight once, on a CPU with AVX-512
 
 
 def prepare(
@@ -116,7 +116,8 @@ def chosen_widths(widths: Sequence[int] | None, drafter: Drafter | None) -> tupl
     On a CPU with AVX-512, in a batch of one, this library's models take up to 5 tokens at a fifth
     to a quarter more than the cost of one, and the sixth costs two thirds of a pass
     (``models.linear``, whose ``PANEL_ROWS`` this is). Two tokens cost a twelfth more, which pays
-    where single guesses are common. With AVX2 alone two cost a third more, five three quarters.
+    where single guesses are common. With AVX2 alone two cost two fifths more, five four
+    fifths.
     """
     nodes = drafter.num_nodes if drafter else 0
     if widths is None:

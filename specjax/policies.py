@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 
     Attributes:
       active: bool ``[B]``, rows that took part.
-      drafter: int32 ``[B]``, index of the one that was asked, the same in all rows.
+      drafter: int32 ``[B]``, index of the one that was asked.
       limit: int32 ``[B]``, the most it was asked for; 0: for nothing.
       drafted: int32 ``[B]``, the tokens it drafted.
       accepted: int32 ``[B]``, those that were kept.
@@ -41,8 +41,8 @@ class Policy(NamedTuple):
     Attributes:
       init: ``(costs, batch, drafters, nodes) -> state``; every array's first axis is the batch.
         ``costs``: see ``by_cost.Costs``; None if there are none.
-      choose: ``(costs, state, context) -> (drafter [], limit [B])``, both int32; a limit above what
-        the drafter drafts means all of it.
+      choose: ``(costs, state, context) -> (drafter [] or [B], limit [B])``, both int32; a limit
+        above what the drafter drafts means all of it.
       learn: ``(costs, state, outcome) -> state``.
       name: for tables.
       needs_costs: whether it asks for ``by_cost.Costs``.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, calibrate, costs, testing
+from specjax import Sampling, calibrate, costs, policies, testing
 from specjax.adapt import adapt, adaptive_params
 from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.costs import CostTable
@@ -120,6 +120,8 @@ def test_costs_of_another_batch_are_refused() -> None:
     how = dict(drafter=adaptive(MODEL), drafter_params=given, max_new_tokens=4)
     out = specjax.sample(TARGET, TABLE, [[1], [2]], **how)
     specjax.sample(TARGET, TABLE, [[1], [2]], **how | {"drafter_params": out.drafter_params})
+    fixed = how | {"drafter": adaptive(MODEL, policy=policies.fixed(2))}  # reads no costs
+    specjax.sample(TARGET, TABLE, [[1], [2], [3]], **fixed)
     with pytest.raises(ValueError, match="the costs of batch 2, and this run has 3 rows; give ada"):
         specjax.sample(TARGET, TABLE, [[1], [2], [3]], **how)
 
@@ -240,6 +242,7 @@ def test_tables_of_something_else(tmp_path: pathlib.Path, quick: None) -> None:
         (dict(params=TABLE[:-1]), "of another model"),
         (dict(dtype=jnp.bfloat16), "of another dtype"),
         (dict(batch=2), "batch=2"),
+        (dict(batch=1.5), "batch=1.5; it must be an int"),
         (dict(tables=[]), "1 drafters, 1 drafter_params and 0 tables"),
         (dict(acceptance=1.5), "acceptance=1.5; it must be 0 to 1"),
         (dict(acceptance=True), "acceptance is neither a number from 0 to 1 nor"),

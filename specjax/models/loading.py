@@ -124,7 +124,7 @@ def read_config(folder: pathlib.Path) -> ModelConfig:
 def wants_panels(config: ModelConfig, dtype: jax.typing.DTypeLike) -> bool:
     """Whether ``load`` keeps the matrices a second time, as panels: small models on CPU.
 
-    Passes over a few tokens, which speculation lives on, then take 0.4 to 0.8 of the time (see
+    Passes over a few tokens, which speculation lives on, then take 0.5 to 0.8 of the time (see
     ``linear.linear``). Longer ones, such as prefill, take longer from panels, so the first copy
     stays.
     """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.models.config import ModelConfig
-from specjax.models.linear import EMBED, HEAD, PANEL, UPRIGHT, Path, panels_for, upright
+from specjax.models.linear import EMBED, HEAD, PANEL, Path, is_upright, panels_for, panels_shape
 
 STORED, IN_OUT, PANELS = "stored", "in_out", "panels"
 
@@ -101,22 +101,18 @@ def panels_of(entries: Sequence[Entry]) -> list[Entry]:
     return [Entry(place, parts[path], PANELS) for path, place in places.items()]
 
 
-def shape_of(entry: Entry, stands: bool | None = None) -> tuple[int, ...]:
+def shape_of(entry: Entry, upright: bool | None = None) -> tuple[int, ...]:
     """Of the parameter, as it is laid out.
 
     Args:
       entry: the parameter.
-      stands: whether panels are upright; by default as on this machine.
+      upright: whether panels are; by default as on this machine.
     """
     size = sum(part.shape[0] for part in entry.parts)
     rest = entry.parts[0].shape[1:]
-    if entry.layout == PANELS and (upright() if stands is None else stands):
-        return (UPRIGHT, size // UPRIGHT, *rest)
-    return {
-        STORED: (size, *rest),
-        IN_OUT: (*rest, size),
-        PANELS: (size // PANEL, *rest, PANEL),
-    }[entry.layout]
+    if entry.layout == PANELS:
+        return panels_shape(rest[0], size, upright)
+    return (size, *rest) if entry.layout == STORED else (*rest, size)
 
 
 def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -135,7 +131,7 @@ def assemble(entry: Entry, read: Callable[[str], np.ndarray], dtype: np.dtype) -
             whole[at:end] = tensor
         elif entry.layout == IN_OUT:
             whole[:, at:end] = tensor.T
-        elif upright():
+        elif is_upright():
             whole.reshape(-1, tensor.shape[1])[at:end] = tensor
         else:
             panels = tensor.reshape(-1, PANEL, tensor.shape[1]).swapaxes(1, 2)

@@ -62,6 +62,15 @@ def test_products_by_panels(
     np.testing.assert_allclose(out, x @ w, atol=1e-5)
 
 
+def test_panels_of_another_processor_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = jnp.ones([4, 64])
+    panels = linear.to_panels(w)
+    there = not machine.lacks_avx512()
+    monkeypatch.setattr(machine, "lacks_avx512", lambda: there)
+    with pytest.raises(ValueError, match=r"another processor's form; here they are .*drop_panels"):
+        linear.linear(jnp.ones([1, 1, 4]), w, panels)
+
+
 @pytest.mark.parametrize(
     ("avx2", "transposed", "rows"),
     [
@@ -75,6 +84,7 @@ def test_which_rows_read_the_panels(
     avx2: bool, transposed: bool, rows: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "lacks_avx512", lambda: avx2)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     w = jnp.ones([4, 64])
     panels, weight = 2 * linear.to_panels(w), w.T if transposed else w
     for count in (1, 2, 3, 5, 6, 16, 32, 33):

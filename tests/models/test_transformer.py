@@ -112,6 +112,7 @@ def test_panels_are_the_same_weights(
 ) -> None:
     """On CPU small models keep their matrices as panels too, read by passes of a few tokens."""
     monkeypatch.setattr(machine, "lacks_avx512", lambda: lacks_avx512)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     sizes = {"width": 64, "ffn_width": 192, "vocab_size": 128, "num_heads": 4, "num_kv_heads": 4}
     config = ModelConfig(**{**vars(CONFIG), **sizes, "head_dim": 16, "tied": tied})
     target = transformer_target(config)
@@ -130,7 +131,7 @@ def test_panels_are_the_same_weights(
     doubled = jax.tree.map(lambda x: x, with_panels)
     doubled["head_panels"] = 2 * doubled["head_panels"]
     logits, _, _ = target.apply(doubled, tokens, cache)
-    read = tied or length > 2 if lacks_avx512 else length <= linear.PANEL_ROWS
+    read = (tied or length > 2) if lacks_avx512 else (length <= linear.PANEL_ROWS)
     assert np.allclose(logits, 2 * panels) == read
 
 
