@@ -22,11 +22,10 @@ from eval.modes import MAKERS, PLAIN
 from specjax import verify
 
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
-LOOKUPS = ("ngram", "short_lookup")  # settings of one kind
 CHOOSING = ("adaptive", "heuristic")  # modes that choose among those of config.adaptive
 DTYPES = ("", "float32", "bfloat16", "float16")
 _OF_MODES: dict[str, type] = {
-    **dict.fromkeys(LOOKUPS, NgramSettings),
+    **dict.fromkeys(("ngram", "short_lookup"), NgramSettings),
     **dict.fromkeys(HEADS, HeadSettings),
     "corpus": CorpusSettings,
     "suffix": SuffixSettings,

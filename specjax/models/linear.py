@@ -136,10 +136,9 @@ def panels_for(columns: Mapping[Path, Sequence[int]]) -> dict[Path, Path]:
 def to_panels(weight: Array) -> Array:
     """``[in, out]`` in panels: each is one piece of memory; see ``panels_shape``."""
     inner, outer = weight.shape
-    shape = panels_shape(inner, outer)
     if is_upright():
-        return weight.T.reshape(shape)
-    return weight.reshape(weight.shape[0], -1, PANEL).swapaxes(0, 1)
+        return weight.T.reshape(panels_shape(inner, outer))
+    return weight.reshape(inner, -1, PANEL).swapaxes(0, 1)
 
 
 def panels_shape(inner: int, outer: int, upright: bool | None = None) -> tuple[int, int, int]:
