@@ -29,28 +29,27 @@ def _drawn(draft: Draft) -> Draft:
     return draft._replace(given=jnp.zeros(draft.tokens.shape, bool))
 
 
-@FAULTS.add(laws.in_turn, token)
-def _(patch: pytest.MonkeyPatch) -> Parts:
-    """A given draft is tested against the q of the drafter that was not asked."""
+def _against(patch: pytest.MonkeyPatch, q: Callable[[Draft, Draft], Array | None]) -> Parts:
+    """Given tokens pass as drawn, from ``q(ours, theirs)``."""
 
     def either(first: Array, ours: Draft, theirs: Draft) -> Draft:
-        out = _RIGHT_EITHER(first, ours, theirs)
-        return out if ours.probs is None else _drawn(out)._replace(probs=ours.probs)
+        out, probs = _RIGHT_EITHER(first, ours, theirs), q(ours, theirs)
+        return out if probs is None else _drawn(out)._replace(probs=probs)
 
     patch.setattr(several, "either", either)
     return {}
+
+
+@FAULTS.add(laws.in_turn, token)
+def _(patch: pytest.MonkeyPatch) -> Parts:
+    """A given draft is tested against the q of the drafter that was not asked."""
+    return _against(patch, lambda ours, theirs: ours.probs)
 
 
 @FAULTS.add(laws.chosen, token)
 def _(patch: pytest.MonkeyPatch) -> Parts:
     """What the chosen drafter gives is tested as if the other had drawn it."""
-
-    def either(first: Array, ours: Draft, theirs: Draft) -> Draft:
-        out = _RIGHT_EITHER(first, ours, theirs)
-        return out if theirs.probs is None else _drawn(out)._replace(probs=theirs.probs)
-
-    patch.setattr(several, "either", either)
-    return {}
+    return _against(patch, lambda ours, theirs: theirs.probs)
 
 
 @FAULTS.add(laws.in_turn, token)
