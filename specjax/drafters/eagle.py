@@ -23,7 +23,7 @@ from specjax.drafters.prepared import prepared
 from specjax.factory import factory
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import attention, rope
-from specjax.models.linear import cheap_rows
+from specjax.models.linear import PANEL_ROWS
 from specjax.models.transformer import embed_tokens
 
 
@@ -183,7 +183,7 @@ def eagle(
             tokens = jnp.take_along_axis(context.tokens, follows, 1)
             return tokens, jnp.take_along_axis(waiting, at, 1)
 
-        chunk = cheap_rows() if jax.default_backend() == "cpu" else 8  # a round brings few
+        chunk = PANEL_ROWS if jax.default_backend() == "cpu" else 8  # a round brings few
         return absorb(params, state, piece, count, chunk)
 
     def init(params: Params, prefill: Prefill) -> EagleState:

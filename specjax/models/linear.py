@@ -49,15 +49,17 @@ def linear(
     than none. One and two rows are multiplied one by one there (the second finds the matrix in the
     cache). For more, the matrix stands upright: it is the left side of the product, and the rows
     are filled up to 4, 8, 16 or 32, which cost least. Milliseconds for 100 matrices of 576 by
-    1,536, 0.35 GB, one run (two for 1, 3 and 16 rows):
+    1,536, 0.35 GB, one run (1 and 16 rows: another):
 
     ========== ==== ==== ==== ==== ==== ==== ====
     rows       1    2    3    4    5    8    16
-    plain      21   50   68   79   72   84   98
-    panels     23   55   99        107  114
-    one by one 20   35   40   53   48   72   84
-    upright    27   48   39   39   44   46   48
+    plain      25   50   68   79   72   84   98
+    one by one 21   35   40   53   48   72   84
+    upright    30   48   39   39   44   46   48
     ========== ==== ==== ==== ==== ==== ==== ====
+
+    Such panels in a third: 23, 55, 99, 107 and 114 for 1, 2, 3, 5 and 8 rows, where the plain form
+    took 21, 41, 68, 77 and 91.
 
     Args:
       x: ``[B, T, in]``.
@@ -90,11 +92,6 @@ def linear(
 def is_upright() -> bool:
     """Whether panels stand upright on this machine: where XLA's kernels are those for AVX2."""
     return machine.lacks_avx512()
-
-
-def cheap_rows() -> int:
-    """The most rows that cost hardly more than a few do, on this machine's CPU."""
-    return 8 if is_upright() else PANEL_ROWS
 
 
 def drop_panels(params: Mapping[str, Any]) -> dict[str, Any]:
