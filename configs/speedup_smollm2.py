@@ -79,7 +79,7 @@ def get_config() -> ml_collections.ConfigDict:
     in_turn.min_first = 0.45  # what the corpus is less sure of, likewise
 
     config.adaptive = adaptive = ml_collections.ConfigDict()
-    adaptive.modes = ("first_of",)  # it chooses among these, and how much they draft
+    adaptive.modes = ("first_of",)  # asked in turn, each for as much as pays
     adaptive.acceptance = 0.6  # of a draft token, before it has seen any
     adaptive.fresh = False  # True: calibrate again, not from the table on disk
 

@@ -74,14 +74,17 @@ def _round(policy: Policy, costs: Costs, trip: Trip) -> Trip:
     length, rows = trip.length, jnp.arange(trip.length.shape[0], dtype=jnp.int32)
     nobody = jnp.zeros(length.shape, bool)
     context = Context(length[:, None], length, nobody, None, _no_draws)
-    drafter, limit = policy.choose(costs, trip.policy, context)
-    # Whole drafts, of which now none, now some and now all is kept: what policies see in a run.
-    accepted = jnp.minimum((trip.number + rows) % (limit + 2), limit)
-    asked = jnp.broadcast_to(drafter, limit.shape)
-    state = policy.learn(costs, trip.policy, Outcome(~nobody, asked, limit, limit, accepted))
-    length = length + accepted + 1
-    first, last = costs.contexts[0], costs.contexts[-1]
-    length = jnp.where(length > last.astype(jnp.int32), first.astype(jnp.int32), length)
+    limits = policy.choose(costs, trip.policy, context)
+    limits = jnp.broadcast_to(limits, (rows.shape[0], costs.draft.shape[0]))
+    # Whole drafts of the first that is asked, of which now none, now some and now all is kept: what
+    # policies see in a run.
+    earlier = jnp.cumsum(limits, 1) - limits
+    limits = jnp.where(earlier == 0, limits, 0)
+    accepted = jnp.minimum((trip.number + rows[:, None]) % (limits + 2), limits)
+    state = policy.learn(costs, trip.policy, Outcome(~nobody, limits, limits, accepted))
+    length = length + jnp.sum(accepted, 1) + 1
+    least, most = costs.contexts[0].astype(jnp.int32), costs.contexts[-1].astype(jnp.int32)
+    length = jnp.where(length > most, least, length)
     return Trip(state, length, trip.number + 1)
 
 

@@ -150,8 +150,9 @@ class AdaptiveSettings:
     """Drafting by measured cost; see ``specjax.adapt``.
 
     Attributes:
-      modes: the drafting modes it chooses among, in every round. The mode "heuristic" asks the
-        first of them, by another schedule (``specjax.policies.heuristic``).
+      modes: the drafting modes it asks in turn, each for as much as pays (drafters in turn, one by
+        one). The mode "heuristic" asks the same, by another schedule
+        (``specjax.policies.heuristic``).
       acceptance: what it expects of a draft token before it has seen any.
       fresh: calibrate anew, also where there is a table of these parts on disk.
     """

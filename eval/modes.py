@@ -183,7 +183,7 @@ def _flat(parts: Sequence[Drafting]) -> tuple[Drafting, ...]:
 
 
 def _adaptive(settings: Settings, models: Models, temperature: float) -> Drafting:
-    parts = [MAKERS[name](settings, models, temperature) for name in settings.adaptive.modes]
+    parts = _asked_in_turn(settings, models, temperature)
     # Calibrated greedily, whatever the temperature: a rule takes little of a round.
     drafter, params = specjax.adapt(
         models.target.target,
@@ -194,15 +194,20 @@ def _adaptive(settings: Settings, models: Models, temperature: float) -> Draftin
         fresh=settings.adaptive.fresh,
         progress=lambda what: print(f"calibrating, {what}", flush=True),
     )
-    return Drafting(drafter, params, _learn_inside(parts), parts=_flat(parts))
+    return Drafting(drafter, params, _learn_inside(parts), parts=parts)
 
 
 def _heuristic(settings: Settings, models: Models, temperature: float) -> Drafting:
-    """Those that ``adaptive`` chooses among, by the schedule that others use."""
-    parts = [MAKERS[name](settings, models, temperature) for name in settings.adaptive.modes]
+    """Those that ``adaptive`` asks, by the schedule that others use."""
+    parts = _asked_in_turn(settings, models, temperature)
     drafter = specjax.adaptive(*(part.drafter for part in parts), policy=policies.heuristic())
     params = AdaptiveParams(tuple(part.params for part in parts))
-    return Drafting(drafter, params, _learn_inside(parts), parts=_flat(parts))
+    return Drafting(drafter, params, _learn_inside(parts), parts=parts)
+
+
+def _asked_in_turn(settings: Settings, models: Models, temperature: float) -> tuple[Drafting, ...]:
+    """Those of config.adaptive, one by one, so that each has a limit of its own."""
+    return _flat([MAKERS[name](settings, models, temperature) for name in settings.adaptive.modes])
 
 
 def _learn_inside(parts: Sequence[Drafting]) -> Learn | None:

@@ -7,8 +7,9 @@ Columns are those of all evaluations; of their own these rows have:
   round is one target pass.
 * ``acceptance_rate_1`` and so on: accepted / judged at each position of the draft.
 * ``label``: the mode as tables and charts call it.
-* ``part_1``, ``asked_1`` and so on: of drafters in turn the name of each, and the share of rounds
-  in which the draft was its own (or it was the last that was asked, and had none).
+* ``part_1``, ``asked_1``, ``part_acceptance_rate_1`` and so on: of drafters in turn the name of
+  each, the share of rounds in which the draft was its own (or it was the last that was asked, and
+  had none), and how many of its judged tokens were kept.
 * ``prompts``, ``repeats``: how many are in the row.
 * ``margin``: at a first difference, the gap between plain decoding's two best logits.
 
@@ -128,9 +129,13 @@ def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: i
     judged = sum(trial.decoding.stats.judged.sum(0) for trial in trials)
     accepted = sum(trial.decoding.stats.accepted.sum(0) for trial in trials)
     for number, part in enumerate(mode.parts):
-        asked = sum(int(trial.decoding.stats.asked[0, number]) for trial in trials)
+        asked, kept, seen = (
+            sum(int(getattr(trial.decoding.stats, name)[0, number]) for trial in trials)
+            for name in ("asked", "accepted_by", "judged_by")
+        )
         row[f"part_{number + 1}"] = part.drafter.name if part.drafter else None
         row[f"asked_{number + 1}"] = _ratio(asked, counts["rounds"])
+        row[f"part_acceptance_rate_{number + 1}"] = _ratio(kept, seen)
     for position in range(mode.k):
         rate = _ratio(int(accepted[position]), int(judged[position]))
         row[f"acceptance_rate_{position + 1}"] = rate

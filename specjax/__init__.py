@@ -4,7 +4,7 @@ from specjax import drafters, policies, verify
 from specjax.adapt import adapt, adaptive_params
 from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.cache import KVCache
-from specjax.calibrate import calibrate
+from specjax.calibrate import calibrate, calibrate_all
 from specjax.draft import Params
 from specjax.generate import generate_many
 from specjax.sample import SampleOutput, decode, finish, sample, start, stream
@@ -24,6 +24,7 @@ __all__ = [
     "adaptive",
     "adaptive_params",
     "calibrate",
+    "calibrate_all",
     "decode",
     "drafters",
     "finish",

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from specjax import costs, stats, validate
 from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.by_cost import Batch, Costs
-from specjax.calibrate import calibrate
+from specjax.calibrate import calibrate_all
 from specjax.costs import CostTable
 from specjax.draft import Drafter
 from specjax.loop import cache_dtype, chosen_widths
@@ -44,9 +44,9 @@ def adaptive_params(
       params: its parameters.
       drafters: those given to ``adaptive``, in its order.
       drafter_params: one entry for each.
-      tables: one for each, of the same contexts. What a target pass costs is taken from that of
-        the longest drafts; where the machine was faster or slower while another was measured, its
-        draft costs are put in proportion.
+      tables: one for each, of the same contexts: from ``calibrate_all``, or several ``calibrate``.
+        What a target pass costs is taken from that of the longest drafts; where the machine was
+        faster or slower while another was measured, its draft costs are put in proportion.
       batch: rows that will be decoded.
       acceptance: what to expect of each draft token at first, 0 to 1; or a list of the ``stats`` of
         an earlier run of each drafter alone, on similar text, of answers that are long against a
@@ -92,10 +92,10 @@ def adaptive_params(
             draft[i, n] = pace[i] * table.draft_seconds(batch, n) + sum(idle) - idle[i]
     number = partial(jnp.asarray, dtype=jnp.float32)
     accepted, drafted, seen = map(number, _expected(acceptance, drafters, nodes))
-    none = number(np.zeros(len(drafters)))  # rounds of silence, and the policy's own first wait
+    none = number(np.zeros(len(drafters)))  # rounds of silence
     target_s = number(np.array(by_width)[:, index])
     made = Costs(
-        number(contexts), target_s, number(draft), accepted, drafted, seen, none, none, Batch(batch)
+        number(contexts), target_s, number(draft), accepted, drafted, seen, none, Batch(batch)
     )
     return AdaptiveParams(tuple(drafter_params), made)
 
@@ -182,7 +182,7 @@ def adapt(
     Args:
       target: the target.
       params: its parameters.
-      drafters: one drafter, or several.
+      drafters: one drafter, or several, in the order in which they are asked.
       drafter_params: of one its parameters, of several one entry for each.
       batch: rows that will be decoded.
       sampling: as for ``sample``.
@@ -204,17 +204,15 @@ def adapt(
             f"adapt: {len(drafters)} drafters need as many drafter_params in a list (None for a "
             "drafter that takes none)"
         )
-    made, tables = adaptive(*drafters, policy=policy), []
+    made = adaptive(*drafters, policy=policy)
     _expected(acceptance, drafters, made.num_nodes)  # refused now, not after half a minute
-    for drafter, own in zip(drafters, drafter_params, strict=True):
-        # Passes as wide as they will be in the run, as far as this drafter's go.
-        widths = chosen_widths(calibration.get("widths"), made)
-        most = drafter.num_nodes + 1
-        widths = (*(width for width in widths if width < most), most)
-        how = {"sampling": sampling, "verifier": verifier, **calibration, "widths": widths}
-        tables.append(calibrate(target, params, drafter, own, batches=(batch,), **how))
+    calibration["widths"] = chosen_widths(calibration.get("widths"), made)
+    tables = calibrate_all(
+        target, params, drafters, drafter_params, batches=(batch,), sampling=sampling,
+        verifier=verifier, **calibration,
+    )  # fmt: skip
     given = adaptive_params(
         target, params, drafters, drafter_params, tables, batch=batch, acceptance=acceptance,
-        widths=calibration.get("widths"), dtype=calibration.get("dtype"),
+        widths=calibration["widths"], dtype=calibration.get("dtype"),
     )  # fmt: skip
     return made, given

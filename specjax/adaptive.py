@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from specjax.by_cost import Costs, by_cost
@@ -39,23 +38,22 @@ class AdaptiveState(NamedTuple):
     Attributes:
       drafters: their own states.
       policy: the policy's.
-      chosen: int32 ``[B]``, who was asked last (the same in all rows).
-      limit: int32 ``[B]``, for how much.
-      drafted: int32 ``[B]``, and how much it was.
+      asked: int32 ``[B, D]``, how much each drafter was asked for last.
+      drafted: int32 ``[B, D]``, and how much each drafted.
     """
 
     drafters: tuple
     policy: Any
-    chosen: Array
-    limit: Array
+    asked: Array
     drafted: Array
 
 
 @factory
 def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
-    """Asks one of the drafters each round, or none, for as much as the policy says.
+    """Asks the drafters in their order, each for as much as the policy says, or not at all.
 
-    The policy sees past rounds only, so outputs keep the target's law, whatever it says.
+    A row takes the first draft that isn't empty, as with ``drafters.first_of``, so who costs least
+    goes first. The policy sees past rounds only: outputs keep the target's law, whatever it says.
     ``by_cost`` decides for the batch as a whole: with greedy, match or coupled verification outputs
     are plain decoding's all the same; under token and block verification a row's tokens then depend
     on its neighbours (through the draft lengths), and their law doesn't.
@@ -82,8 +80,6 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         return adaptive(*drafters, policy=by_cost())
     nodes = max(drafter.num_nodes for drafter in drafters)
 
-    lengths = np.array([drafter.num_nodes for drafter in drafters], np.int32)
-
     def own(params: Params) -> tuple[Params, Costs | None]:
         given = params.drafter
         if not isinstance(given, AdaptiveParams):
@@ -109,10 +105,8 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         inner, costs = own(params)
         states = several.init("adaptive", drafters, inner, prefill)
         batch = prefill.length.shape[0]
-        none = jnp.zeros([batch], jnp.int32)
-        return AdaptiveState(
-            states, policy.init(costs, batch, len(drafters), nodes), none, none, none
-        )
+        none = jnp.zeros([batch, len(drafters)], jnp.int32)
+        return AdaptiveState(states, policy.init(costs, batch, len(drafters), nodes), none, none)
 
     def propose(
         params: Params, state: AdaptiveState, context: Context, limit: Array
@@ -120,24 +114,11 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         inner, costs = own(params)
         if policy.needs_costs:  # here, not in init, which generate_many calls for a few rows
             _check_rows(costs, limit.shape[0])
-        chosen, most = policy.choose(costs, state.policy, context)
-        most = jnp.minimum(jnp.minimum(limit, most), jnp.asarray(lengths)[chosen])
-        draft, states = None, []
-        for i, drafter in enumerate(drafters):
-            mine = jnp.broadcast_to(chosen == i, most.shape)
-            allowed = jnp.where(mine, most, 0)
-            theirs, new, cache = drafter.propose(
-                several.own(inner, i), state.drafters[i], context, allowed
-            )
-            theirs, _ = several.of_part(drafters, i, several.padded(theirs, nodes))
-            draft = theirs if draft is None else several.either(mine, theirs, draft)
-            states.append(new)
-            context = context._replace(cache=cache)
-        assert draft is not None and draft.part is not None
-        draft = draft._replace(part=jnp.where(most > 0, draft.part, -1))
-        asked = jnp.broadcast_to(chosen, most.shape)
-        after = AdaptiveState(tuple(states), state.policy, asked, most, draft.length)
-        return draft, after, context.cache
+        limits = jnp.minimum(limit[:, None], policy.choose(costs, state.policy, context))
+        limits = jnp.broadcast_to(limits, state.asked.shape)
+        turns = several.in_turn(drafters, inner, state.drafters, context, limits)
+        after = AdaptiveState(turns.states, state.policy, turns.asked, turns.drafted)
+        return turns.draft, after, turns.cache
 
     def update(
         params: Params, state: AdaptiveState, context: Context, record: Record
@@ -145,11 +126,10 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         inner, costs = own(params)
         outcome = Outcome(
             active=record.length > context.length,
-            drafter=state.chosen,
-            limit=state.limit,
-            # The draft that was verified may be another's, where this one had none.
+            limit=state.asked,
             drafted=state.drafted,
-            accepted=jnp.where(state.drafted > 0, record.verdict.accepted, 0),
+            # The draft that was verified may be another's, where these had none.
+            accepted=jnp.where(state.drafted > 0, record.verdict.accepted[:, None], 0),
         )
         return state._replace(
             drafters=several.update(drafters, inner, state.drafters, context, record),
@@ -163,7 +143,7 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
         return AdaptiveParams(parts, costs)
 
     how = "adaptive" if policy.needs_costs else policy.name
-    name = f"{how} {' or '.join(drafter.name for drafter in drafters)}"
+    name = f"{how} {' / '.join(drafter.name for drafter in drafters)}"
     layers = several.layers(drafters)
     reads = any(drafter.reads_logits for drafter in drafters)
     learns = policy.learned is not None or any(drafter.learned for drafter in drafters)

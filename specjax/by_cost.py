@@ -14,6 +14,8 @@ from specjax.draft import Context
 from specjax.factory import factory
 from specjax.policies import Outcome, Policy
 
+_SELDOM = 0.25  # of the rounds
+
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,6 @@ class Costs(NamedTuple):
         (where that comes from an earlier run's ``stats``: given that they were right).
       seen: ``[2, D, N]``, the rounds that these two shares come from; 0: from nothing but hope.
       silent: ``[D]``, rounds since the drafter was asked for anything, in earlier runs.
-      wait: ``[D]``, how many of them there may be; 0: the policy's first wait.
       batch: the rows that these are the costs of.
     """
 
@@ -49,7 +50,6 @@ class Costs(NamedTuple):
     drafted: Array
     seen: Array
     silent: Array
-    wait: Array
     batch: Batch = Batch()
 
 
@@ -65,7 +65,6 @@ class Counts(NamedTuple):
       drafted: ``[B, 2, D, N]``, rounds in which it was drafted.
       asked: ``[B, 2, D, N]``, rounds in which it was asked for and all before it were drafted.
       silent: int32 ``[B, D]``, rounds since the drafter was asked for anything.
-      wait: int32 ``[B, D]``, how many of them there may be.
     """
 
     right: Array
@@ -73,7 +72,6 @@ class Counts(NamedTuple):
     drafted: Array
     asked: Array
     silent: Array
-    wait: Array
 
 
 @factory
@@ -81,8 +79,7 @@ def by_cost(
     *,
     memory: int = 48,
     weight: float = 3.0,
-    probe_first: int = 16,
-    probe_last: int = 128,
+    probe_every: int = 4,
     probe_share: float = 0.005,
 ) -> Policy:
     """The drafter and the draft length that make most tokens a second, by costs and acceptance.
@@ -97,17 +94,15 @@ def by_cost(
     one and the chance of each draft token; expected seconds of a round go by the longest draft of
     the batch.
 
-    A drafter that isn't asked because drafting doesn't pay gets a try after ``probe_first`` rounds,
-    twice as many after each further one, up to ``probe_last``; later where a try is dear, so that
-    tries take ``probe_share`` of the time at most; never where not even a draft that is all right
-    would pay.
+    A drafter that isn't asked because drafting doesn't pay gets a try now and then: the rarer, the
+    more it would lose by what is known, so that each drafter's tries lose ``probe_share`` of the
+    time at most; never where not even a draft that is all right would pay.
 
     Args:
       memory: rounds after which a count has faded to a third, at least 2.
       weight: rounds that an expectation counts for, above 0.
-      probe_first: rounds until the first try, at least 1.
-      probe_last: the rounds until a try that they grow to, at least ``probe_first``.
-      probe_share: the share of the time that tries may take, above 0 and at most 1.
+      probe_every: rounds from one try to the next, at least 1.
+      probe_share: the share of the time that tries may lose, above 0 and at most 1.
 
     Raises:
       ValueError: for values out of range.
@@ -116,11 +111,8 @@ def by_cost(
         raise ValueError(f"by_cost: memory={memory}; it must be at least 2 rounds")
     if not 0 < weight < float("inf"):
         raise ValueError(f"by_cost: weight={weight}; it must be above 0, and finite")
-    if not 1 <= probe_first <= probe_last:
-        raise ValueError(
-            f"by_cost: probe_first={probe_first}, probe_last={probe_last}; they must be "
-            "1 <= probe_first <= probe_last"
-        )
+    if probe_every < 1:
+        raise ValueError(f"by_cost: probe_every={probe_every}; it must be at least 1 round")
     if not 0 < probe_share <= 1:
         raise ValueError(
             f"by_cost: probe_share={probe_share}; it must be above 0 and at most 1, a share of the "
@@ -131,46 +123,37 @@ def by_cost(
 
     def init(costs: Costs, batch: int, drafters: int, nodes: int) -> Counts:
         zeros = jnp.zeros([batch, 2, drafters, nodes], jnp.float32)
-        wait = jnp.where(costs.wait > 0, costs.wait, probe_first)
-        silent, wait = (
-            jnp.broadcast_to(x.astype(jnp.int32), (batch, drafters)) for x in (costs.silent, wait)
-        )
-        return Counts(zeros, zeros, zeros, zeros, silent, wait)
+        silent = jnp.broadcast_to(costs.silent.astype(jnp.int32), (batch, drafters))
+        return Counts(zeros, zeros, zeros, zeros, silent)
 
-    def choose(costs: Costs, state: Counts, context: Context) -> tuple[Array, Array]:
+    def choose(costs: Costs, state: Counts, context: Context) -> Array:
         live = ~context.done
-        tokens, seconds = expectation(costs, state, context.length, live, weight)
-        speed = tokens / seconds
+        hopes = prospects(costs, state, context.length, live, weight)
+        alone, most = each_alone(*costs.draft.shape)
+        tokens, seconds = jax.vmap(jax.vmap(partial(expectation, hopes)))(alone)  # [D, N+1]
+        speed, plain_s = tokens / seconds, seconds[0, 0]
         lengths = jnp.argmax(speed[:, 1:], 1).astype(jnp.int32) + 1  # the best, if it drafts
+        limits, best = fastest(hopes, lengths)
+        limits, now = jnp.where(best > speed[0, 0], limits, 0), jnp.maximum(best, speed[0, 0])
 
-        def at_best(values: Array) -> Array:
-            return jnp.take_along_axis(values, lengths[:, None], 1)[:, 0]
-
-        best = jnp.argmax(at_best(speed)).astype(jnp.int32)
-        plain = jnp.max(speed[:, 0])
-        pays = at_best(speed)[best] > plain
-        now = jnp.maximum(at_best(speed)[best], plain)
-        # Rows that took their place in the batch late wait for those that were there before.
-        silent, wait = (
-            jnp.max(jnp.where(live[:, None], x, 0), 0) for x in (state.silent, state.wait)
-        )
-        extra = at_best(seconds) / seconds[:, 0] - 1
-        due = (silent >= wait) & (silent.astype(jnp.float32) >= extra / probe_share)
-        most = jnp.arange(1, speed.shape[1] + 1, dtype=jnp.float32)
+        # Rows that took their place in the batch late count on those that were there before.
+        silent = jnp.max(jnp.where(live[:, None], state.silent, 0), 0)
+        tries = jax.vmap(partial(_with_try, hopes, limits))(jnp.diag(lengths))
+        tokens, tried_s = jax.vmap(partial(expectation, hopes))(tries)
+        lost = (tried_s - tokens / now) / plain_s  # rounds that a try is expected to lose
+        due = (silent >= probe_every) & (silent.astype(jnp.float32) * probe_share >= lost)
         all_right = jnp.sum(live, dtype=jnp.float32) * most
         due = due & (jnp.max(all_right / seconds, 1) > now)
-        chosen = jnp.where(jnp.any(due), jnp.argmax(due).astype(jnp.int32), best)
-        limit = jnp.where(pays | jnp.any(due), lengths[chosen], 0)
-        return chosen, jnp.broadcast_to(limit, context.length.shape)
+        limits = jnp.where(jnp.any(due), tries[jnp.argmax(due)], limits)
+        return jnp.broadcast_to(limits, (live.shape[0], limits.shape[0]))
 
     def learn(costs: Costs, state: Counts, outcome: Outcome) -> Counts:
         del costs
-        drafters = jnp.arange(state.silent.shape[1], dtype=jnp.int32)
-        mine = (drafters == outcome.drafter[:, None]) & (outcome.limit > 0)[:, None]
+        mine = outcome.limit > 0
         position = jnp.arange(state.right.shape[3], dtype=jnp.int32)
 
         def reached(count: Array, position: Array) -> Array:
-            return position < count[:, None]
+            return position < count[:, :, None]
 
         allowed = reached(outcome.limit, position)
         before = position - 1
@@ -183,7 +166,7 @@ def by_cost(
         active = outcome.active[:, None]
 
         def fade(counts: Array, event: Array) -> Array:
-            one = (mine[:, :, None] & event[:, None]).astype(jnp.float32)
+            one = event.astype(jnp.float32)
             soon = counts[:, 0] * jnp.float32(kept) + one
             late = jnp.where(
                 mine[:, :, None], counts[:, 1] * jnp.float32(kept_long) + one, counts[:, 1]
@@ -191,13 +174,8 @@ def by_cost(
             return jnp.where(active[:, :, None, None], jnp.stack([soon, late], 1), counts)
 
         right, could, drafted, asked = map(fade, state[:4], events)
-        # A try that was due doubles the wait; being asked because it pays ends it.
-        tried = state.silent >= state.wait
-        longer = jnp.minimum(2 * state.wait, probe_last)
-        wait = jnp.where(mine, jnp.where(tried, longer, probe_first), state.wait)
         silent = jnp.where(mine, 0, state.silent + 1)
-        silent = jnp.where(active, silent, state.silent)
-        return Counts(right, could, drafted, asked, silent, jnp.where(active, wait, state.wait))
+        return Counts(right, could, drafted, asked, jnp.where(active, silent, state.silent))
 
     return Policy(init, choose, learn, "by cost", needs_costs=True, learned=learned)
 
@@ -214,20 +192,38 @@ def _learned(costs: Costs, state: Counts, rows: Array, weight: float, most: int)
         base = jnp.clip(seen, weight, most)
         return (base * before + hits) / (base + tries)
 
-    silent, wait = (jnp.max(jnp.where(own, x, 0), 0) for x in (state.silent, state.wait))
+    silent = jnp.max(jnp.where(own, state.silent, 0), 0)
     return costs._replace(
         accepted=share(costs.accepted, costs.seen[0], right, could),
         drafted=share(costs.drafted, costs.seen[1], drafted, asked),
         seen=jnp.minimum(costs.seen + jnp.stack([could, asked]), most),
         silent=silent.astype(jnp.float32),
-        wait=wait.astype(jnp.float32),
     )
 
 
-def expectation(
-    costs: Costs, counts: Counts, length: Array, live: Array, weight: float
-) -> tuple[Array, Array]:
-    """Tokens and seconds of the batch's next round, by drafter and draft length.
+class Prospects(NamedTuple):
+    """What the next round may bring. B rows, D drafters, N the longest draft; float32.
+
+    Attributes:
+      live: ``[B]``, 1 of rows that aren't finished, else 0.
+      right: ``[B, D, N]``, the chance that so much of a drafter's draft is right, if asked for as
+        much.
+      drafted: ``[B, D, N]``, the chance that it drafts so much.
+      silent_s: ``[]``, seconds of a round that nobody drafts in.
+      wider_s: ``[N]``, seconds by which a draft of one token more makes the pass longer.
+      work_s: ``[D, N]``, seconds that a guess more takes; inf past a drafter's longest draft.
+    """
+
+    live: Array
+    right: Array
+    drafted: Array
+    silent_s: Array
+    wider_s: Array
+    work_s: Array
+
+
+def prospects(costs: Costs, counts: Counts, length: Array, live: Array, weight: float) -> Prospects:
+    """What a round may bring, by drafter and position.
 
     Args:
       costs: of the device.
@@ -235,17 +231,105 @@ def expectation(
       length: int32 ``[B]``, the rows' lengths.
       live: bool ``[B]``, rows that aren't finished.
       weight: rounds that an expectation counts for.
+    """
+    right = estimate(counts.right, counts.could, costs.accepted, costs.seen[0], live, weight)
+    drafted = estimate(counts.drafted, counts.asked, costs.drafted, costs.seen[1], live, weight)
+    filled = jnp.max(jnp.where(live, length, 0)).astype(jnp.float32)
+    target = jax.vmap(lambda column: jnp.interp(filled, costs.contexts, column), 1)(costs.target)
+    return Prospects(
+        live.astype(jnp.float32),
+        jnp.cumprod(right, 2),
+        jnp.cumprod(drafted, 2),
+        target[0] + costs.draft[0, 0],
+        jnp.diff(target),
+        jnp.where(jnp.isfinite(costs.draft[:, 1:]), jnp.diff(costs.draft), jnp.inf),
+    )
+
+
+def expectation(hopes: Prospects, limits: Array) -> tuple[Array, Array]:
+    """Tokens and seconds of the batch's next round, if drafters are asked for ``limits`` in turn.
+
+    A row's draft is the first that isn't empty. The pass is as wide as the longest draft of the
+    batch, and a drafter works for the longest of its own; a draft that ends before its limit took
+    the work for one token more, which was too unsure to draft.
+
+    Args:
+      hopes: of the round.
+      limits: int32 ``[D]``; 0: not asked.
 
     Returns:
-      Two float32 ``[D, N+1]``; inf seconds where the drafter can't draft so much.
+      Two float32 scalars; inf seconds where a drafter can't draft so much.
     """
-    chance = estimate(counts.right, counts.could, costs.accepted, costs.seen[0], live, weight)
-    tokens = 1 + _running(jnp.cumprod(chance, 2))  # [B, D, N+1]
-    drafted = estimate(counts.drafted, counts.asked, costs.drafted, costs.seen[1], live, weight)
-    reach = jnp.where(live[:, None, None], jnp.cumprod(drafted, 2), 0)
-    longest = 1 - jnp.prod(1 - reach, 0)  # [D, N]: the chance that some row's draft goes so far
-    seconds = _seconds(costs, longest, jnp.max(jnp.where(live, length, 0)))
-    return jnp.sum(jnp.where(live[:, None, None], tokens, 0), 0), seconds
+    position = jnp.arange(1, hopes.wider_s.shape[0] + 1, dtype=jnp.int32)
+    wanted = position <= limits[:, None]  # [D, N]
+    asked = chance_asked(hopes, limits)  # [B, D]
+    right = jnp.sum(jnp.where(wanted, hopes.right, 0), 2)
+    tokens = jnp.sum(hopes.live) + jnp.sum(asked * right)
+    reach = asked[:, :, None] * jnp.where(wanted, hopes.drafted, 0)  # [B, D, N]
+    longest = 1 - jnp.prod(1 - jnp.sum(reach, 1), 0)  # [N]: some row's draft goes so far
+    own = 1 - jnp.prod(1 - reach, 0)  # [D, N]: some row's draft by this drafter does
+    somebody = 1 - jnp.prod(1 - asked, 0)
+    guesses = jnp.concatenate([somebody[:, None], own[:, :-1]], 1)
+    work = jnp.sum(jnp.where(wanted & (guesses > 0), guesses * hopes.work_s, 0))
+    too_long = jnp.any(wanted & jnp.isinf(hopes.work_s))
+    seconds = hopes.silent_s + jnp.sum(longest * hopes.wider_s) + work
+    return tokens, jnp.where(too_long, jnp.inf, seconds)
+
+
+def chance_asked(hopes: Prospects, limits: Array) -> Array:
+    """The chance ``[B, D]`` that a drafter is asked: that those before it say nothing."""
+    on = limits > 0
+    silent = jnp.where(on, 1 - hopes.drafted[:, :, 0], 1)
+    before = jnp.cumprod(jnp.pad(silent, ((0, 0), (1, 0)), constant_values=1), 1)[:, :-1]
+    return jnp.where(on, before, 0) * hopes.live[:, None]
+
+
+def each_alone(drafters: int, lengths: int) -> tuple[Array, Array]:
+    """Limits ``[D, N+1, D]`` of one drafter alone; and 1 to N+1, what a draft may bring at most."""
+    count = jnp.arange(lengths, dtype=jnp.int32)
+    alone = jnp.eye(drafters, dtype=jnp.int32)[:, None] * count[:, None]
+    return alone, count.astype(jnp.float32) + 1
+
+
+def fastest(hopes: Prospects, lengths: Array) -> tuple[Array, Array]:
+    """Limits ``[D]`` that make most tokens a second, and how many.
+
+    From each drafter alone, asked for ``lengths [D]``, the limits are made the best given the
+    others' one by one, from the last drafter to the first: so whoever follows is known by the time
+    a drafter is weighed against going on to it. (A test compares with all limits there are.)
+    """
+    drafters, nodes = hopes.work_s.shape
+
+    def speed(limits: Array) -> Array:
+        tokens, seconds = expectation(hopes, limits)
+        return tokens / seconds
+
+    starts = jnp.diag(lengths)
+    if drafters == 1:
+        return starts[0], speed(starts[0])
+    number, choices = jnp.arange(drafters, dtype=jnp.int32), jnp.arange(nodes + 1, dtype=jnp.int32)
+
+    def better(step: Array, limits: Array) -> Array:
+        each = jnp.where(number == drafters - 1 - step, choices[:, None], limits)
+        return each[jnp.argmax(jax.vmap(speed)(each))]
+
+    ends = jax.vmap(lambda start: jax.lax.fori_loop(0, drafters, better, start))(starts)
+    speeds = jax.vmap(speed)(ends)
+    best = jnp.argmax(speeds)
+    return ends[best], speeds[best]
+
+
+def _with_try(hopes: Prospects, limits: Array, alone: Array) -> Array:
+    """The limits ``[D]`` with a try of one drafter, which ``alone [D]`` has all by itself.
+
+    Those before it stay, so that it is tried where it would be asked; unless they leave it less
+    than a quarter of the rounds, or it might never be.
+    """
+    tried = alone > 0
+    limits = jnp.where(tried, alone, limits)
+    asked = jnp.sum(jnp.where(tried, chance_asked(hopes, limits), 0))
+    before = jnp.arange(tried.shape[0]) < jnp.argmax(tried)
+    return jnp.where(before & (asked < _SELDOM * jnp.sum(hopes.live)), 0, limits)
 
 
 def estimate(
@@ -281,25 +365,3 @@ def estimate(
         others = others / (all_of[:, n] - of[:, :, n] + base)
         shares.append((right[:, :, n] + base * others) / (of[:, :, n] + base))
     return jnp.stack(shares, 2)
-
-
-def _seconds(costs: Costs, longest: Array, filled: Array) -> Array:
-    """Expected seconds ``[D, N+1]`` of a round by what the drafter is asked for.
-
-    A draft that ends before it took the work for one token more, which was too unsure to draft.
-    """
-    filled = filled.astype(jnp.float32)
-    at_filled = jax.vmap(lambda column: jnp.interp(filled, costs.contexts, column), 1)
-    target = at_filled(costs.target)  # [N+1]
-    count = target.shape[0]
-    asked, drafted = jnp.arange(count)[:, None], jnp.arange(count)[None]  # [N+1, 1], [1, N+1]
-    at_least = jnp.pad(longest, ((0, 0), (1, 0)), constant_values=1)[:, None]  # [D, 1, N+1]
-    more = jnp.pad(longest, ((0, 0), (0, 1)))[:, None]
-    chance = jnp.where(drafted < asked, at_least - more, jnp.where(drafted == asked, at_least, 0))
-    work = costs.draft[:, jnp.minimum(drafted + 1, asked)]  # [D, N+1, N+1]
-    return jnp.sum(jnp.where(chance > 0, chance * (target + work), 0), 2)
-
-
-def _running(terms: Array) -> Array:
-    """Sums of the first 0 to N terms of the last axis."""
-    return jnp.pad(jnp.cumsum(terms, -1), ((0, 0),) * (terms.ndim - 1) + ((1, 0),))

@@ -18,31 +18,30 @@ from specjax.factory import factory
 
 
 class Outcome(NamedTuple):
-    """What became of a round.
+    """What became of a round; D drafters, of which at most one has a row's draft.
 
     Attributes:
       active: bool ``[B]``, rows that took part.
-      drafter: int32 ``[B]``, index of the one that was asked.
-      limit: int32 ``[B]``, the most it was asked for; 0: for nothing.
-      drafted: int32 ``[B]``, the tokens it drafted.
-      accepted: int32 ``[B]``, those that were kept.
+      limit: int32 ``[B, D]``, the most that each was asked for; 0: it wasn't asked.
+      drafted: int32 ``[B, D]``, the tokens that each drafted.
+      accepted: int32 ``[B, D]``, those that were kept.
     """
 
     active: Array
-    drafter: Array
     limit: Array
     drafted: Array
     accepted: Array
 
 
 class Policy(NamedTuple):
-    """Who drafts in a round, and how much. Make it in a factory that keeps what it made.
+    """Who may draft in a round, and how much. Make it in a factory that keeps what it made.
 
     Attributes:
       init: ``(costs, batch, drafters, nodes) -> state``; every array's first axis is the batch.
         ``costs``: see ``by_cost.Costs``; None if there are none.
-      choose: ``(costs, state, context) -> (drafter [] or [B], limit [B])``, both int32; a limit
-        above what the drafter drafts means all of it.
+      choose: ``(costs, state, context) -> limits [B, D]``, int32: how much each drafter may be
+        asked for (0: it isn't asked), or ``[B, 1]``, the same for all; a limit above what a drafter
+        drafts means all of it.
       learn: ``(costs, state, outcome) -> state``.
       name: for tables.
       needs_costs: whether it asks for ``by_cost.Costs``.
@@ -51,19 +50,16 @@ class Policy(NamedTuple):
     """
 
     init: Callable[[Any, int, int, int], Any]
-    choose: Callable[[Any, Any, Context], tuple[Array, Array]]
+    choose: Callable[[Any, Any, Context], Array]
     learn: Callable[[Any, Any, Outcome], Any]
     name: str
     needs_costs: bool = False
     learned: Callable[[Any, Any, Array], Any] | None = None
 
 
-FIRST = 0  # the drafter that policies without a choice among several ask
-
-
 @factory
 def fixed(k: int) -> Policy:
-    """Always up to k tokens, of the first drafter; 0: never any.
+    """Always up to k tokens; 0: never any.
 
     Raises:
       ValueError: for a negative k.
@@ -104,11 +100,11 @@ def _by_batch(table: tuple[tuple[int, int], ...]) -> Policy:
         del costs, batch, drafters, nodes
         return ()
 
-    def choose(costs: Any, state: tuple[()], context: Context) -> tuple[Array, Array]:
+    def choose(costs: Any, state: tuple[()], context: Context) -> Array:
         del costs, state
         rows = context.length.shape[0]
         k = next((k for batch, k in reversed(table) if batch <= rows), 0)
-        return jnp.asarray(FIRST, jnp.int32), jnp.full([rows], k, jnp.int32)
+        return jnp.full([rows, 1], k, jnp.int32)
 
     def learn(costs: Any, state: tuple[()], outcome: Outcome) -> tuple[()]:
         del costs, outcome
@@ -142,15 +138,17 @@ def heuristic(first: int = 5, *, up: int = 2, down: int = 1) -> Policy:
         del costs, drafters
         return jnp.full([batch], min(first, nodes), jnp.int32)
 
-    def choose(costs: Any, state: Array, context: Context) -> tuple[Array, Array]:
+    def choose(costs: Any, state: Array, context: Context) -> Array:
         del costs, context
-        return jnp.asarray(FIRST, jnp.int32), state
+        return state[:, None]
 
     def learn(costs: Any, state: Array, outcome: Outcome) -> Array:
         del costs
-        whole = (outcome.accepted >= outcome.drafted) & (outcome.drafted > 0)
-        longer = outcome.limit + up  # from what it could draft, or it would grow without end
+        spoke = outcome.drafted > 0  # [B, D], one a row at most
+        whole = jnp.any(spoke & (outcome.accepted >= outcome.drafted), 1)
+        # From what it could draft, or it would grow without end.
+        longer = jnp.max(jnp.where(spoke, outcome.limit, 0), 1) + up
         after = jnp.where(whole, longer, jnp.maximum(state - down, 1))
-        return jnp.where(outcome.active & (outcome.drafted > 0), after, state)
+        return jnp.where(outcome.active & jnp.any(spoke, 1), after, state)
 
     return Policy(init, choose, learn, "heuristic")

@@ -20,6 +20,8 @@ class Stats(NamedTuple):
       asked: ``[B, P]``, rounds in which the draft was each part's, or that was asked last and had
         none (``Draft.part``); all rounds of a drafter that isn't made of others.
       drafted_by: ``[B, P]``, the draft tokens of each part.
+      judged_by: ``[B, P]``, those of them that were judged.
+      accepted_by: ``[B, P]``, those that were kept.
       widths: ``[W]``, target passes of the batch at each width.
     """
 
@@ -30,6 +32,8 @@ class Stats(NamedTuple):
     accepted: Array
     asked: Array
     drafted_by: Array
+    judged_by: Array
+    accepted_by: Array
     widths: Array
 
 
@@ -38,7 +42,8 @@ def init(batch: int, nodes: int, parts: int, widths: int) -> Stats:
     row, by_position, by_part, by_width = (
         jnp.zeros(shape, jnp.int32) for shape in ([batch], [batch, nodes], [batch, parts], [widths])
     )
-    return Stats(row, row, row, by_position, by_position, by_part, by_part, by_width)
+    of_parts = by_part, by_part, by_part, by_part
+    return Stats(row, row, row, by_position, by_position, *of_parts, by_width)
 
 
 def count(
@@ -71,6 +76,10 @@ def count(
     judged = jnp.minimum(accepted + 1, drafted)
     parts = jnp.arange(stats.asked.shape[1], dtype=jnp.int32)
     mine = (parts == (0 if part is None else part[:, None])) & row
+
+    def by_part(counts: Array) -> Array:
+        return jnp.where(mine, counts[:, None], 0)
+
     return Stats(
         rounds=stats.rounds + ones,
         emitted=stats.emitted + ones * emitted,
@@ -78,7 +87,9 @@ def count(
         judged=stats.judged + (row & (position < judged[:, None])).astype(jnp.int32),
         accepted=stats.accepted + (row & (position < accepted[:, None])).astype(jnp.int32),
         asked=stats.asked + mine.astype(jnp.int32),
-        drafted_by=stats.drafted_by + jnp.where(mine, drafted[:, None], 0),
+        drafted_by=stats.drafted_by + by_part(drafted),
+        judged_by=stats.judged_by + by_part(judged),
+        accepted_by=stats.accepted_by + by_part(accepted),
         widths=stats.widths.at[width].add(1),
     )
 

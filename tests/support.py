@@ -413,7 +413,7 @@ def costs_of(
         jnp.full(shape, accepted, jnp.float32),
         jnp.full(shape, drafted, jnp.float32),
         jnp.zeros((2, *shape), jnp.float32),
-        *jnp.zeros((2, drafters), jnp.float32),
+        jnp.zeros([drafters], jnp.float32),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, calibrate, costs, policies, testing
+from specjax import Sampling, calibrate, calibrate_all, clocks, costs, policies, testing
 from specjax.adapt import adapt, adaptive_params
 from specjax.adaptive import AdaptiveParams, adaptive
 from specjax.costs import CostTable
@@ -30,9 +30,8 @@ SHORT = dict(contexts=(4, 20))
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scripted target needs no long look."""
-    module = calibrate.__globals__
     for name, value in (("_SECONDS", 1e-3), ("_REPEATS", 2)):
-        monkeypatch.setitem(module, name, value)
+        monkeypatch.setattr(clocks, name, value)
 
 
 def costly_target(clock: Clock) -> Target:
@@ -46,15 +45,18 @@ def costly_target(clock: Clock) -> Target:
     return TARGET._replace(apply=apply)
 
 
-def costly_drafter(clock: Clock) -> Drafter:
-    """A token of a draft takes a millisecond, and a silent one nothing."""
+def costly_drafter(clock: Clock, *, token: int = 1, silent: int = 0, k: int = K) -> Drafter:
+    """What a token of a draft takes, and a silent one's state; in milliseconds."""
 
     def propose(params: Any, state: Any, context: Any, limit: Any) -> Any:
-        spent = clock.spend(jnp.max(limit))
-        tokens = jnp.zeros([limit.shape[0], K], jnp.int32) + spent
+        spent = clock.spend(token * jnp.max(limit))
+        tokens = jnp.zeros([limit.shape[0], k], jnp.int32) + spent
         return Draft(tokens, limit), state, context.cache
 
-    return Drafter(lambda *_: (), propose, lambda params, state, *_: state, K)
+    def update(params: Any, state: Any, context: Any, record: Any) -> Any:
+        return state + clock.spend(silent)
+
+    return Drafter(lambda *_: jnp.zeros([], jnp.int32), propose, update, k)
 
 
 def test_costs_are_those_of_the_parts(
@@ -62,7 +64,7 @@ def test_costs_are_those_of_the_parts(
 ) -> None:
     """A pass by its tokens, a draft by its own, apart from each other, in seconds."""
     clock = Clock()
-    monkeypatch.setitem(calibrate.__globals__, "time", clock)
+    monkeypatch.setattr(clocks, "time", clock)
     table = calibrate(
         costly_target(clock), TABLE, costly_drafter(clock), contexts=(4, 20), widths=(1, 3, 5),
         folder=tmp_path,
@@ -72,11 +74,34 @@ def test_costs_are_those_of_the_parts(
     np.testing.assert_allclose(table.draft_s[0], [0, 1e-3, 2e-3, 4e-3], rtol=1e-6, atol=1e-12)
 
 
+def test_several_are_timed_in_one_loop(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one's draft by its own tokens; that both stay silent in 6 ms is shared out."""
+    clock = Clock()
+    monkeypatch.setattr(clocks, "time", clock)
+    both = costly_drafter(clock, silent=4, k=2), costly_drafter(clock, token=3, silent=2)
+    target, how = costly_target(clock), dict(contexts=(4, 20), widths=(1, 2, 5), folder=tmp_path)
+    tables = calibrate_all(target, TABLE, both, (None, None), **how)
+    assert [table.widths for table in tables] == [(1, 2, 3), (1, 2, 5)]
+    assert [table.drafts for table in tables] == [(0, 1, 2), (0, 1, 2, 4)]
+    # A pass over three tokens is as wide as one over five.
+    np.testing.assert_allclose(tables[0].target_s[0], [[6e-3, 8e-3, 14e-3]] * 2, rtol=1e-6)
+    np.testing.assert_allclose(tables[1].target_s[0], [[6e-3, 8e-3, 14e-3]] * 2, rtol=1e-6)
+    np.testing.assert_allclose(tables[0].draft_s[0], [3e-3, 4e-3, 5e-3], rtol=1e-6)
+    np.testing.assert_allclose(tables[1].draft_s[0], [3e-3, 6e-3, 9e-3, 15e-3], rtol=1e-6)
+    given = adaptive_params(target, TABLE, both, (None, None), tables, widths=(1, 2, 5)).costs
+    want = [[6e-3, 7e-3, 8e-3, np.inf, np.inf], [6e-3, 9e-3, 12e-3, 15e-3, 18e-3]]
+    np.testing.assert_allclose(given.draft, want, rtol=1e-6)
+    clock.spend = None  # type: ignore[assignment, method-assign]
+    again = calibrate_all(target, TABLE, both, (None, None), **how)
+    assert [table.draft_s.tolist() for table in again] == [t.draft_s.tolist() for t in tables]
+
+
 def test_noise_makes_nothing_seem_cheaper_than_it_is() -> None:
     """A short draft that came out dear and a long one that came out cheap meet in the middle."""
-    ascending = calibrate.__globals__["_ascending"]
-    np.testing.assert_allclose(ascending(np.array([0.0, 1, 3, 2, 4])), [0, 1, 2.5, 2.5, 4])
-    np.testing.assert_allclose(ascending(np.array([0.0, 1, 2, 0])), [0, 1, 1, 1])
+    np.testing.assert_allclose(clocks._ascending(np.array([0.0, 1, 3, 2, 4])), [0, 1, 2.5, 2.5, 4])
+    np.testing.assert_allclose(clocks._ascending(np.array([0.0, 1, 2, 0])), [0, 1, 1, 1])
 
 
 def made_table(drafter: Drafter, widths: tuple[int, ...], pace: float, step: float) -> CostTable:

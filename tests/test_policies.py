@@ -47,9 +47,8 @@ def test_heuristic() -> None:
     kept = ([3, 1, 0], [5, 2, 0], [5, 1, 0], [5, 0, 0])
     want = ([5, 2, 2], [7, 4, 1], [7, 3, 1], [7, 2, 1])
     for accepted, after in zip(kept, want, strict=True):
-        _, limit = policy.choose(None, state, context_of(3))
-        limit = jnp.minimum(limit, 5)
-        outcome = Outcome(jnp.ones([3], bool), 0 * limit, limit, limit, jnp.array(accepted))
+        limit = jnp.minimum(policy.choose(None, state, context_of(3)), 5)
+        outcome = Outcome(jnp.ones([3], bool), limit, limit, jnp.array(accepted)[:, None])
         state = policy.learn(None, state, outcome)
         assert state.tolist() == after
 

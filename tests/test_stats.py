@@ -37,6 +37,8 @@ def test_counting_two_rounds_by_hand() -> None:
     assert counters.accepted.tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert counters.asked.tolist() == [[0, 1], [2, 0], [0, 0]]
     assert counters.drafted_by.tolist() == [[0, 3], [5, 0], [0, 0]]
+    assert counters.judged_by.tolist() == [[0, 3], [3, 0], [0, 0]]
+    assert counters.accepted_by.tolist() == [[0, 2], [2, 0], [0, 0]]
     assert counters.widths.tolist() == [1, 1]
     assert all(leaf.dtype == jnp.int32 for leaf in counters)
     assert stats.acceptance_rate(counters) == 4 / 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,8 @@ from specjax.drafters.chain import Guess, check_entropy, check_prob, draw_chain,
 from specjax.factory import factory
 from specjax.prefill import prefill as run_prefill
 from specjax.target import Cache, Target
+
+_FEW, _MANY = 2, 16  # tokens of a pass that catches up
 
 
 class DraftModelParams(NamedTuple):
@@ -51,7 +54,7 @@ def draft_model(
 
     State: invariant between rounds: the model's cache holds ``length - 1`` true entries, or fewer
     where it has not seen what was accepted: the last token of its own draft, or another drafter's
-    draft (``first_of``). A round begins with passes over two tokens that catch up: a single one
+    draft (``first_of``). A round begins with passes that catch up: a single one, over two tokens,
     after drafts of its own.
 
     Args:
@@ -151,30 +154,37 @@ def _parts(params: Params) -> tuple[Any, Array | None]:
 def _catch_up(
     model: Target, params: Any, cache: Cache, context: Context, asked: Array
 ) -> tuple[Array, Cache]:
-    """Feeds the tokens the model has not seen, two a pass; the logits after the pending token.
+    """Feeds the tokens the model has not seen; the logits after the pending token.
+
+    Two a pass, which is what its own drafts leave; more where it was silent for long.
 
     Returns:
       logits ``[B, V']``, and the cache with ``length`` entries; unless ``asked``, zeros, and the
       cache as it was.
     """
-    end, offset = context.length, jnp.arange(2, dtype=jnp.int32)
+    end = context.length
     cache = model.rollback(cache, end - 1)  # the pending token is fed in any case
 
-    def feed(cache: Cache, logits: Array | None) -> tuple[Cache, Array]:
-        unseen = end - cache.length
+    def feed(tokens: int, cache: Cache, logits: Array | None) -> tuple[Cache, Array]:
+        unseen, offset = end - cache.length, jnp.arange(tokens, dtype=jnp.int32)
         slots = jnp.minimum(cache.length[:, None] + offset, end[:, None] - 1)  # the rest: not read
         new, _, fed = model.apply(params, jnp.take_along_axis(context.tokens, slots, 1), cache)
-        new = jnp.take_along_axis(new, jnp.clip(unseen - 1, 0, 1)[:, None, None], 1)[:, 0]
+        new = jnp.take_along_axis(new, jnp.clip(unseen - 1, 0, tokens - 1)[:, None, None], 1)[:, 0]
         if logits is not None:
             new = jnp.where(unseen[:, None] > 0, new, logits)
-        return model.rollback(fed, jnp.minimum(cache.length + 2, end)), new
+        return model.rollback(fed, jnp.minimum(cache.length + tokens, end)), new
 
-    shape = jax.eval_shape(feed, cache, None)[1]
-    cache, logits = lax.while_loop(
-        lambda carry: asked & jnp.any(carry[0].length < end),
-        lambda carry: feed(*carry),
-        (cache, jnp.zeros(shape.shape, shape.dtype)),
-    )
+    def behind(carry: tuple[Cache, Array]) -> Array:
+        return asked & jnp.any(carry[0].length < end)
+
+    def far_behind(carry: tuple[Cache, Array]) -> Array:
+        length, room = carry[0].length, context.tokens.shape[1]
+        return asked & jnp.any(end - length > _FEW) & (jnp.max(length) + _MANY <= room)
+
+    shape = jax.eval_shape(partial(feed, _FEW), cache, None)[1]
+    carry = cache, jnp.zeros(shape.shape, shape.dtype)
+    carry = lax.while_loop(far_behind, lambda carry: feed(_MANY, *carry), carry)
+    cache, logits = lax.while_loop(behind, lambda carry: feed(_FEW, *carry), carry)
     return logits, cache
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
+from specjax.draft import Context, Drafter, Params, Prefill, Record
 from specjax.drafters import several
 from specjax.factory import factory
 
@@ -46,19 +46,9 @@ def first_of(*drafters: Drafter) -> Drafter:
         return several.init("first_of", drafters, params, prefill)
 
     def propose(params: Params, state: tuple, context: Context, limit: Array) -> tuple:
-        none = jnp.zeros_like(limit)
-        draft = Draft(jnp.zeros([limit.shape[0], most], jnp.int32), none, part=none - 1)
-        after = []
-        for i, drafter in enumerate(drafters):
-            silent = draft.length == 0
-            most_of_it = jnp.where(silent, jnp.minimum(limit, drafter.num_nodes), 0)
-            own = several.own(params, i)
-            theirs, new, cache = drafter.propose(own, state[i], context, most_of_it)
-            theirs, asked = several.of_part(drafters, i, several.padded(theirs, most))
-            draft = several.either(silent & (limit > 0) & asked, theirs, draft)
-            after.append(new)
-            context = context._replace(cache=cache)
-        return draft, tuple(after), context.cache
+        limits = jnp.broadcast_to(limit[:, None], (limit.shape[0], len(drafters)))
+        turns = several.in_turn(drafters, params, state, context, limits)
+        return turns.draft, turns.states, turns.cache
 
     def update(params: Params, state: tuple, context: Context, record: Record) -> tuple:
         return several.update(drafters, params, state, context, record)

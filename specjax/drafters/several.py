@@ -7,7 +7,7 @@ library do).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -56,6 +56,54 @@ def init(name: str, drafters: tuple[Drafter, ...], params: Params, prefill: Pref
         drafter.init(own(params, i), prefill._replace(features=part))
         for i, (drafter, part) in enumerate(zip(drafters, parts, strict=True))
     )
+
+
+class Turns(NamedTuple):
+    """One round of drafters that are asked in turn. D drafters.
+
+    Attributes:
+      draft: of each row that of the first who had one, or of nobody.
+      states: their states.
+      cache: the target's, which some share.
+      asked: int32 ``[B, D]``, the most that each was asked for.
+      drafted: int32 ``[B, D]``, the tokens of each's draft: of all but one in a row 0.
+    """
+
+    draft: Draft
+    states: tuple
+    cache: Any
+    asked: Array
+    drafted: Array
+
+
+def in_turn(
+    drafters: tuple[Drafter, ...], params: Params, state: tuple, context: Context, limits: Array
+) -> Turns:
+    """Asks the drafters in their order, each in the rows that have no draft yet.
+
+    Args:
+      drafters: one or more.
+      params: their parameters.
+      state: their states.
+      context: as for ``Drafter.propose``.
+      limits: int32 ``[B, D]``, the most that each may be asked for; 0: it isn't asked.
+    """
+    nodes = max(drafter.num_nodes for drafter in drafters)
+    none = jnp.zeros(limits.shape[:1], jnp.int32)
+    draft = Draft(jnp.zeros([none.size, nodes], jnp.int32), none, part=none - 1)
+    states, asked, drafted = [], [], []
+    for i, drafter in enumerate(drafters):
+        silent = draft.length == 0
+        most = jnp.where(silent, jnp.minimum(limits[:, i], drafter.num_nodes), 0)
+        theirs, new, cache = drafter.propose(own(params, i), state[i], context, most)
+        theirs, really = of_part(drafters, i, padded(theirs, nodes))
+        mine = silent & (most > 0) & really
+        draft = either(mine, theirs, draft)
+        states.append(new)
+        asked.append(jnp.where(mine, most, 0))
+        drafted.append(jnp.where(mine, theirs.length, 0))
+        context = context._replace(cache=cache)
+    return Turns(draft, tuple(states), context.cache, jnp.stack(asked, 1), jnp.stack(drafted, 1))
 
 
 def update(

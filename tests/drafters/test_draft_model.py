@@ -1,6 +1,7 @@
 """A draft model must guess what it would guess without a cache: then acceptance is what it can be."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import Sampling, stats, testing
+from specjax import Sampling, policies, stats, testing
 from specjax.drafters import check_same_tokenizer, draft_model
 from tests import support
 
@@ -59,6 +60,37 @@ def test_a_copy_of_the_target_is_always_accepted(k: int) -> None:
         counts |= {r.accepted for r in rounds}
     assert refusals > 5
     assert counts >= set(range(min(k, 4) + 1))
+
+
+@pytest.mark.parametrize("silent", [1, 2, 17, 40])
+def test_after_a_long_silence_a_copy_is_accepted_all_the_same(silent: int) -> None:
+    """It reads what it has missed, many tokens a pass: F14 again, and few passes for it."""
+    passes: list[int] = []
+
+    def apply(params: jax.Array, tokens: jax.Array, cache: Any, **how: Any) -> Any:
+        jax.debug.callback(lambda tokens=tokens.shape[1]: passes.append(tokens))
+        return TARGET.apply(params, tokens, cache, **how)
+
+    def choose(costs: None, rounds: jax.Array, context: Any) -> jax.Array:
+        return jnp.where(rounds < silent, 0, 3)[:, None]
+
+    policy = policies.Policy(
+        lambda costs, batch, *_: jnp.zeros([batch], jnp.int32), choose,
+        lambda costs, rounds, outcome: rounds + 1, "late",
+    )  # fmt: skip
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, max_new_tokens=silent + 9,
+        drafter=specjax.adaptive(draft_model(TARGET._replace(apply=apply), 3), policy=policy),
+        drafter_params=specjax.AdaptiveParams((TABLE,)),
+    )  # fmt: skip
+    jax.effects_barrier()
+    assert stats.acceptance_rate(out.stats) == 1.0
+    assert out.stats.rounds.tolist() == [silent + 3] * len(PROMPTS)  # 3 + 1 tokens twice, and one
+    # Unseen are the pending token and those of the silent rounds.
+    wide, rest = 0, silent + 1
+    while rest > 2:
+        wide, rest = wide + 1, max(rest - 16, 0)
+    assert passes.count(16) == wide and passes.count(2) == -(-rest // 2) + 1
 
 
 @pytest.mark.parametrize(

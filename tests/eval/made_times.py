@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import specjax
 from eval import timing
+from specjax import clocks
 
 
 def make_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,15 +27,18 @@ def make_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(kind, name, both)
 
-    def costs(clocks: Any, drafts: Any) -> tuple[np.ndarray, np.ndarray]:
-        passes = [pass_s(width) for width in clocks._engine.widths]
-        return np.array([passes] * len(clocks._contexts)), 0.1 * np.array(
-            [draft_s(drafted) if drafted else 0.0 for drafted in drafts]
-        )
+    def costs(clock: Any, plans: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [
+            (
+                np.array([[pass_s(width) for width in plan.widths]] * len(clock._contexts)),
+                0.1 * np.array([draft_s(drafted) if drafted else 0.0 for drafted in plan.drafts]),
+            )
+            for plan in plans
+        ]
 
     replace(timing.PassClock, "_seconds", lambda clock, width, at: pass_s(width))
     replace(timing.DraftClock, "_seconds", lambda clock, drafted: draft_s(drafted))
-    replace(specjax.calibrate.__globals__["_Clocks"], "measure", costs)
+    replace(clocks.Clocks, "measure", costs)
 
 
 def pass_s(width: int) -> float:

@@ -27,14 +27,17 @@ def test_a_run_with_the_adaptive_mode(tmp_path, monkeypatch: pytest.MonkeyPatch)
     rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
     whole = {r["mode"]: r for r in rows if r["category"] == "all"}
     labels = {name: row["label"] for name, row in whole.items()}
-    assert labels["adaptive"] == "adaptive prompt lookup or suffix k=4"
-    assert labels["heuristic"] == "heuristic prompt lookup or suffix k=4"
+    assert labels["adaptive"] == "adaptive prompt lookup / suffix k=4"
+    assert labels["heuristic"] == "heuristic prompt lookup / suffix k=4"
     for name in ("heuristic", "adaptive"):
         row = whole[name]
         assert row["first_difference"] is None and row["rounds"] > 0
         assert (row["part_1"], row["part_2"]) == ("prompt lookup", "suffix")
+        rates = [row[f"part_acceptance_rate_{number}"] for number in (1, 2)]
+        assert all(rate is None or 0 <= rate <= 1 for rate in rates) and rates != [None, None]
         assert 0 < row["asked_1"] + row["asked_2"] <= 1 and row["predicted_speedup"] > 0
-    assert whole["heuristic"]["asked_1"] == 1  # it asks the first, always
+    asked = [whole["heuristic"][f"asked_{number}"] for number in (1, 2)]
+    assert sum(asked) == pytest.approx(1, abs=1e-3)  # it always asks
     assert len(list((tmp_path / "cache" / "costs").iterdir())) == 2, "a table for each drafter"
 
 

@@ -34,6 +34,8 @@ def trial(mode, tokens, seconds, *, rounds, widths, judged=(0, 0), accepted=(0, 
         accepted=np.array([accepted[:nodes]], int).reshape(1, nodes),
         asked=np.array([[rounds]]),
         drafted_by=np.array([[sum(judged) + 1]]),
+        judged_by=np.array([[sum(judged)]]),
+        accepted_by=np.array([[sum(accepted)]]),
         widths=np.array(list(widths.values())),
     )
     decoding = Decoding(list(tokens), seconds, 0.05, counts, tuple(widths))

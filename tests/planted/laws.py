@@ -235,13 +235,12 @@ def each_alone(policy: Policy) -> Policy:
             own = context._replace(length=length[None], done=done[None])
             return policy.choose(costs, jax.tree.map(lambda x: x[None], row), own)
 
-        chosen, limit = jax.vmap(one)(state, context.length, context.done)
-        return chosen, limit[:, 0]
+        return jax.vmap(one)(state, context.length, context.done)[:, 0]
 
     return policy._replace(choose=choose)
 
 
-ALONE = each_alone(by_cost(memory=3, weight=1.0, probe_first=1, probe_last=2))
+ALONE = each_alone(by_cost(memory=3, weight=1.0, probe_every=1))
 FROM_EACH = Costs(
     contexts=jnp.ones([1]),
     target=1 + 0.3 * jnp.arange(K + 1, dtype=jnp.float32)[None],
@@ -250,7 +249,6 @@ FROM_EACH = Costs(
     drafted=jnp.ones([1, K]),
     seen=jnp.zeros([2, 1, K]),
     silent=jnp.zeros([1]),
-    wait=jnp.zeros([1]),
 )
 
 
@@ -273,7 +271,6 @@ def chosen(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
         drafted=jnp.ones([2, K]),
         seen=jnp.zeros([2, 2, K]),
         silent=jnp.zeros([2]),
-        wait=jnp.zeros([2]),
     )
     drafting = {
         "drafter": rig.drafter(adaptive(model, ngram(K), policy=ALONE)),
