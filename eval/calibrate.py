@@ -22,10 +22,11 @@ from eval.models import load_head
 from eval.modes import sampling_of
 from eval.settings import DTYPES
 from specjax import device, validate
-from specjax.by_cost import Costs, by_cost
+from specjax.by_cost import by_cost
 from specjax.costs import CostTable
 from specjax.drafters import ngram
 from specjax.loop import chosen_widths
+from specjax.prospects import Costs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from specjax.by_cost import Costs
 from specjax.draft import Context
 from specjax.policies import Outcome, Policy
+from specjax.prospects import Costs
 
 _REPEATS = 5
 

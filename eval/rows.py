@@ -129,13 +129,13 @@ def _row(cells: Sequence[Cell], plain: dict, category: str, prompt: str, seed: i
     judged = sum(trial.decoding.stats.judged.sum(0) for trial in trials)
     accepted = sum(trial.decoding.stats.accepted.sum(0) for trial in trials)
     for number, part in enumerate(mode.parts):
-        asked, kept, seen = (
+        asked, kept, judged_by = (
             sum(int(getattr(trial.decoding.stats, name)[0, number]) for trial in trials)
             for name in ("asked", "accepted_by", "judged_by")
         )
         row[f"part_{number + 1}"] = part.drafter.name if part.drafter else None
         row[f"asked_{number + 1}"] = _ratio(asked, counts["rounds"])
-        row[f"part_acceptance_rate_{number + 1}"] = _ratio(kept, seen)
+        row[f"part_acceptance_rate_{number + 1}"] = _ratio(kept, judged_by)
     for position in range(mode.k):
         rate = _ratio(int(accepted[position]), int(judged[position]))
         row[f"acceptance_rate_{position + 1}"] = rate

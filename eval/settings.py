@@ -22,7 +22,7 @@ from eval.modes import MAKERS, PLAIN
 from specjax import verify
 
 VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
-CHOOSING = ("adaptive", "heuristic")  # modes that choose among those of config.adaptive
+ASKING = ("adaptive", "heuristic")  # modes that ask those of config.adaptive in turn
 DTYPES = ("", "float32", "bfloat16", "float16")
 _OF_MODES: dict[str, type] = {
     **dict.fromkeys(("ngram", "short_lookup"), NgramSettings),
@@ -109,7 +109,7 @@ class Settings:
     def drafting(self) -> set[str]:
         """The modes that are decoded in, and those whose drafters they use."""
         names = set(self.modes)
-        names |= set(self.adaptive.modes) if names & set(CHOOSING) else set()
+        names |= set(self.adaptive.modes) if names & set(ASKING) else set()
         names |= set(self.first_of.lookups) if "lookups" in names else set()
         return names | (set(self.first_of.modes) if "first_of" in names else set())
 
@@ -177,7 +177,7 @@ def _check(s: Settings) -> None:
     for name in _OF_MODES:
         getattr(s, name).check(name)
     _check_first_of(s)
-    _check_parts(s, "adaptive", (PLAIN, *CHOOSING))
+    _check_parts(s, "adaptive", (PLAIN, *ASKING))
     if s.dtype not in DTYPES:
         raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
     if not s.target:
@@ -187,7 +187,7 @@ def _check(s: Settings) -> None:
 
 
 def _check_first_of(s: Settings) -> None:
-    _check_parts(s, "first_of", (PLAIN, "first_of", "lookups", *CHOOSING))
+    _check_parts(s, "first_of", (PLAIN, "first_of", "lookups", *ASKING))
     if "lookups" in s.drafting and not s.first_of.lookups:
         raise ValueError(
             f"the mode 'lookups' takes those of config.first_of.modes={s.first_of.modes} that run "
@@ -206,7 +206,7 @@ def _check_parts(s: Settings, kind: str, others: tuple[str, ...]) -> None:
     for name in modes:
         if name not in names:
             raise ValueError(f"config.{kind}.modes holds {name!r}; choose from {', '.join(names)}")
-    asks = CHOOSING if kind == "adaptive" else (kind,)
+    asks = ASKING if kind == "adaptive" else (kind,)
     if s.drafting & set(asks) and "draft_model" in modes and not s.draft:
         raise ValueError(
             f"config.{kind}.modes holds 'draft_model', but config.draft is empty, and a copy of "

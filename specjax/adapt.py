@@ -12,12 +12,12 @@ from jax.typing import DTypeLike
 
 from specjax import costs, stats, validate
 from specjax.adaptive import AdaptiveParams, adaptive
-from specjax.by_cost import Batch, Costs
 from specjax.calibrate import calibrate_all
 from specjax.costs import CostTable
 from specjax.draft import Drafter
 from specjax.loop import cache_dtype, chosen_widths
 from specjax.policies import Policy
+from specjax.prospects import Batch, Costs
 from specjax.target import Target
 from specjax.verify import Verifier
 from specjax.warp import Sampling

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from specjax.by_cost import Costs, by_cost
+from specjax.by_cost import by_cost
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import several
 from specjax.factory import factory
 from specjax.policies import Outcome, Policy
+from specjax.prospects import Costs
 
 
 class AdaptiveParams(NamedTuple):
@@ -53,7 +54,8 @@ def adaptive(*drafters: Drafter, policy: Policy | None = None) -> Drafter:
     """Asks the drafters in their order, each for as much as the policy says, or not at all.
 
     A row takes the first draft that isn't empty, as with ``drafters.first_of``, so who costs least
-    goes first. The policy sees past rounds only: outputs keep the target's law, whatever it says.
+    goes first. The policy sees past rounds only: outputs keep the target's law, whatever it says,
+    as long as no drafter's *silence* depends on a token it drew.
     ``by_cost`` decides for the batch as a whole: with greedy, match or coupled verification outputs
     are plain decoding's all the same; under token and block verification a row's tokens then depend
     on its neighbours (through the draft lengths), and their law doesn't.

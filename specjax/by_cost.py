@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,65 +11,17 @@ from jax import Array
 from specjax.draft import Context
 from specjax.factory import factory
 from specjax.policies import Outcome, Policy
+from specjax.prospects import (
+    Costs,
+    Counts,
+    by_itself,
+    expectation,
+    fastest,
+    prospects,
+    with_try,
+)
 
-_SELDOM = 0.25  # of the rounds
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """The rows that costs are of; None: any. Static: others are refused while a run is traced."""
-
-    rows: int | None = None
-
-
-class Costs(NamedTuple):
-    """What a policy decides by; arrays of float32. D drafters, C contexts, N the longest draft.
-
-    Attributes:
-      contexts: ``[C]``, ascending numbers of filled slots.
-      target: ``[C, N+1]``, seconds of the target's side of a round whose longest draft has so many
-        tokens.
-      draft: ``[D, N+1]``, seconds of all drafters' side if this one drafts so many tokens and the
-        others only keep their states fresh; inf past its own longest draft.
-      accepted: ``[D, N]``, the share of rounds in which a draft token is right, given that all
-        before it were: what to expect at first. A token that isn't drafted isn't right.
-      drafted: ``[D, N]``, the share in which it is drafted at all, given that all before it were
-        (where that comes from an earlier run's ``stats``: given that they were right).
-      seen: ``[2, D, N]``, the rounds that these two shares come from; 0: from nothing but hope.
-      silent: ``[D]``, rounds since the drafter was asked for anything, in earlier runs.
-      batch: the rows that these are the costs of.
-    """
-
-    contexts: Array
-    target: Array
-    draft: Array
-    accepted: Array
-    drafted: Array
-    seen: Array
-    silent: Array
-    batch: Batch = Batch()
-
-
-class Counts(NamedTuple):
-    """What ``by_cost`` knows. D drafters, N the longest draft.
-
-    The first four are float32 ``[2, ...]`` on the axis after the batch: counts that fade soon, and
-    counts that hardly do.
-
-    Attributes:
-      right: ``[B, 2, D, N]``, rounds in which the token was right.
-      could: ``[B, 2, D, N]``, rounds in which it was asked for and all before it were right.
-      drafted: ``[B, 2, D, N]``, rounds in which it was drafted.
-      asked: ``[B, 2, D, N]``, rounds in which it was asked for and all before it were drafted.
-      silent: int32 ``[B, D]``, rounds since the drafter was asked for anything.
-    """
-
-    right: Array
-    could: Array
-    drafted: Array
-    asked: Array
-    silent: Array
+_EVER = jnp.iinfo(jnp.int32).max // 2  # rounds; more than any drafter keeps silent
 
 
 @factory
@@ -82,7 +32,7 @@ def by_cost(
     probe_every: int = 4,
     probe_share: float = 0.005,
 ) -> Policy:
-    """The drafter and the draft length that make most tokens a second, by costs and acceptance.
+    """Who is asked for how much, so that most tokens a second come of it, by costs and acceptance.
 
     For each draft position a censored estimate: of the rounds in which the token was asked for and
     all before it were right, the share in which it was right too. Counts fade by ``1 - 1 / memory``
@@ -96,7 +46,7 @@ def by_cost(
 
     A drafter that isn't asked because drafting doesn't pay gets a try now and then: the rarer, the
     more it would lose by what is known, so that each drafter's tries lose ``probe_share`` of the
-    time at most; never where not even a draft that is all right would pay.
+    time, or little more.
 
     Args:
       memory: rounds after which a count has faded to a third, at least 2.
@@ -129,22 +79,21 @@ def by_cost(
     def choose(costs: Costs, state: Counts, context: Context) -> Array:
         live = ~context.done
         hopes = prospects(costs, state, context.length, live, weight)
-        alone, most = each_alone(*costs.draft.shape)
-        tokens, seconds = jax.vmap(jax.vmap(partial(expectation, hopes)))(alone)  # [D, N+1]
-        speed, plain_s = tokens / seconds, seconds[0, 0]
-        lengths = jnp.argmax(speed[:, 1:], 1).astype(jnp.int32) + 1  # the best, if it drafts
+        tokens, seconds = by_itself(hopes)  # [D, N+1]
+        plain = tokens[0, 0] / seconds[0, 0]
+        lengths = jnp.argmax((tokens / seconds)[:, 1:], 1).astype(jnp.int32) + 1  # if it drafts
         limits, best = fastest(hopes, lengths)
-        limits, now = jnp.where(best > speed[0, 0], limits, 0), jnp.maximum(best, speed[0, 0])
+        limits = jnp.where(best > plain, limits, 0)
 
-        # Rows that took their place in the batch late count on those that were there before.
-        silent = jnp.max(jnp.where(live[:, None], state.silent, 0), 0)
-        tries = jax.vmap(partial(_with_try, hopes, limits))(jnp.diag(lengths))
-        tokens, tried_s = jax.vmap(partial(expectation, hopes))(tries)
-        lost = (tried_s - tokens / now) / plain_s  # rounds that a try is expected to lose
+        # Of rows in which others spoke first the drafter was asked in none if it is silent in all.
+        silent = jnp.min(jnp.where(live[:, None], state.silent, _EVER), 0)
+        tries = jax.vmap(partial(with_try, hopes, limits))(jnp.diag(lengths))
+        brought, took = jax.vmap(partial(expectation, hopes))(tries)
+        lost = (took - brought / jnp.maximum(best, plain)) / seconds[0, 0]  # in plain rounds
         due = (silent >= probe_every) & (silent.astype(jnp.float32) * probe_share >= lost)
-        all_right = jnp.sum(live, dtype=jnp.float32) * most
-        due = due & (jnp.max(all_right / seconds, 1) > now)
-        limits = jnp.where(jnp.any(due), tries[jnp.argmax(due)], limits)
+        due = due & jnp.any(tries != limits, 1)
+        longest = jnp.argmax(jnp.where(due, silent, -1))
+        limits = jnp.where(jnp.any(due), tries[longest], limits)
         return jnp.broadcast_to(limits, (live.shape[0], limits.shape[0]))
 
     def learn(costs: Costs, state: Counts, outcome: Outcome) -> Counts:
@@ -192,176 +141,10 @@ def _learned(costs: Costs, state: Counts, rows: Array, weight: float, most: int)
         base = jnp.clip(seen, weight, most)
         return (base * before + hits) / (base + tries)
 
-    silent = jnp.max(jnp.where(own, state.silent, 0), 0)
+    silent = jnp.min(jnp.where(own, state.silent, _EVER), 0)
     return costs._replace(
         accepted=share(costs.accepted, costs.seen[0], right, could),
         drafted=share(costs.drafted, costs.seen[1], drafted, asked),
         seen=jnp.minimum(costs.seen + jnp.stack([could, asked]), most),
         silent=silent.astype(jnp.float32),
     )
-
-
-class Prospects(NamedTuple):
-    """What the next round may bring. B rows, D drafters, N the longest draft; float32.
-
-    Attributes:
-      live: ``[B]``, 1 of rows that aren't finished, else 0.
-      right: ``[B, D, N]``, the chance that so much of a drafter's draft is right, if asked for as
-        much.
-      drafted: ``[B, D, N]``, the chance that it drafts so much.
-      silent_s: ``[]``, seconds of a round that nobody drafts in.
-      wider_s: ``[N]``, seconds by which a draft of one token more makes the pass longer.
-      work_s: ``[D, N]``, seconds that a guess more takes; inf past a drafter's longest draft.
-    """
-
-    live: Array
-    right: Array
-    drafted: Array
-    silent_s: Array
-    wider_s: Array
-    work_s: Array
-
-
-def prospects(costs: Costs, counts: Counts, length: Array, live: Array, weight: float) -> Prospects:
-    """What a round may bring, by drafter and position.
-
-    Args:
-      costs: of the device.
-      counts: what past rounds brought.
-      length: int32 ``[B]``, the rows' lengths.
-      live: bool ``[B]``, rows that aren't finished.
-      weight: rounds that an expectation counts for.
-    """
-    right = estimate(counts.right, counts.could, costs.accepted, costs.seen[0], live, weight)
-    drafted = estimate(counts.drafted, counts.asked, costs.drafted, costs.seen[1], live, weight)
-    filled = jnp.max(jnp.where(live, length, 0)).astype(jnp.float32)
-    target = jax.vmap(lambda column: jnp.interp(filled, costs.contexts, column), 1)(costs.target)
-    return Prospects(
-        live.astype(jnp.float32),
-        jnp.cumprod(right, 2),
-        jnp.cumprod(drafted, 2),
-        target[0] + costs.draft[0, 0],
-        jnp.diff(target),
-        jnp.where(jnp.isfinite(costs.draft[:, 1:]), jnp.diff(costs.draft), jnp.inf),
-    )
-
-
-def expectation(hopes: Prospects, limits: Array) -> tuple[Array, Array]:
-    """Tokens and seconds of the batch's next round, if drafters are asked for ``limits`` in turn.
-
-    A row's draft is the first that isn't empty. The pass is as wide as the longest draft of the
-    batch, and a drafter works for the longest of its own; a draft that ends before its limit took
-    the work for one token more, which was too unsure to draft.
-
-    Args:
-      hopes: of the round.
-      limits: int32 ``[D]``; 0: not asked.
-
-    Returns:
-      Two float32 scalars; inf seconds where a drafter can't draft so much.
-    """
-    position = jnp.arange(1, hopes.wider_s.shape[0] + 1, dtype=jnp.int32)
-    wanted = position <= limits[:, None]  # [D, N]
-    asked = chance_asked(hopes, limits)  # [B, D]
-    right = jnp.sum(jnp.where(wanted, hopes.right, 0), 2)
-    tokens = jnp.sum(hopes.live) + jnp.sum(asked * right)
-    reach = asked[:, :, None] * jnp.where(wanted, hopes.drafted, 0)  # [B, D, N]
-    longest = 1 - jnp.prod(1 - jnp.sum(reach, 1), 0)  # [N]: some row's draft goes so far
-    own = 1 - jnp.prod(1 - reach, 0)  # [D, N]: some row's draft by this drafter does
-    somebody = 1 - jnp.prod(1 - asked, 0)
-    guesses = jnp.concatenate([somebody[:, None], own[:, :-1]], 1)
-    work = jnp.sum(jnp.where(wanted & (guesses > 0), guesses * hopes.work_s, 0))
-    too_long = jnp.any(wanted & jnp.isinf(hopes.work_s))
-    seconds = hopes.silent_s + jnp.sum(longest * hopes.wider_s) + work
-    return tokens, jnp.where(too_long, jnp.inf, seconds)
-
-
-def chance_asked(hopes: Prospects, limits: Array) -> Array:
-    """The chance ``[B, D]`` that a drafter is asked: that those before it say nothing."""
-    on = limits > 0
-    silent = jnp.where(on, 1 - hopes.drafted[:, :, 0], 1)
-    before = jnp.cumprod(jnp.pad(silent, ((0, 0), (1, 0)), constant_values=1), 1)[:, :-1]
-    return jnp.where(on, before, 0) * hopes.live[:, None]
-
-
-def each_alone(drafters: int, lengths: int) -> tuple[Array, Array]:
-    """Limits ``[D, N+1, D]`` of one drafter alone; and 1 to N+1, what a draft may bring at most."""
-    count = jnp.arange(lengths, dtype=jnp.int32)
-    alone = jnp.eye(drafters, dtype=jnp.int32)[:, None] * count[:, None]
-    return alone, count.astype(jnp.float32) + 1
-
-
-def fastest(hopes: Prospects, lengths: Array) -> tuple[Array, Array]:
-    """Limits ``[D]`` that make most tokens a second, and how many.
-
-    From each drafter alone, asked for ``lengths [D]``, the limits are made the best given the
-    others' one by one, from the last drafter to the first: so whoever follows is known by the time
-    a drafter is weighed against going on to it. (A test compares with all limits there are.)
-    """
-    drafters, nodes = hopes.work_s.shape
-
-    def speed(limits: Array) -> Array:
-        tokens, seconds = expectation(hopes, limits)
-        return tokens / seconds
-
-    starts = jnp.diag(lengths)
-    if drafters == 1:
-        return starts[0], speed(starts[0])
-    number, choices = jnp.arange(drafters, dtype=jnp.int32), jnp.arange(nodes + 1, dtype=jnp.int32)
-
-    def better(step: Array, limits: Array) -> Array:
-        each = jnp.where(number == drafters - 1 - step, choices[:, None], limits)
-        return each[jnp.argmax(jax.vmap(speed)(each))]
-
-    ends = jax.vmap(lambda start: jax.lax.fori_loop(0, drafters, better, start))(starts)
-    speeds = jax.vmap(speed)(ends)
-    best = jnp.argmax(speeds)
-    return ends[best], speeds[best]
-
-
-def _with_try(hopes: Prospects, limits: Array, alone: Array) -> Array:
-    """The limits ``[D]`` with a try of one drafter, which ``alone [D]`` has all by itself.
-
-    Those before it stay, so that it is tried where it would be asked; unless they leave it less
-    than a quarter of the rounds, or it might never be.
-    """
-    tried = alone > 0
-    limits = jnp.where(tried, alone, limits)
-    asked = jnp.sum(jnp.where(tried, chance_asked(hopes, limits), 0))
-    before = jnp.arange(tried.shape[0]) < jnp.argmax(tried)
-    return jnp.where(before & (asked < _SELDOM * jnp.sum(hopes.live)), 0, limits)
-
-
-def estimate(
-    hits: Array, tries: Array, prior: Array, seen: Array, live: Array, weight: float
-) -> Array:
-    """Shares ``[B, D, N]`` from counts ``[B, 2, D, N]``; see ``by_cost``.
-
-    Nothing is counted twice: a row leans on the *other* rows, and all on what has faded from the
-    counts that fade soon. Of a position that was hardly seen (less than ``weight`` rounds) the best
-    is hoped for, as far as the one before it was seen, and else as much as of that one: hope makes
-    a length that was never tried worth a try where even its tokens, all right, would pay.
-    """
-    rows = live[:, None, None, None]
-    hits, tries = jnp.where(rows, hits, 0), jnp.where(rows, tries, 0)
-
-    def split(counts: Array) -> tuple[Array, Array, Array]:
-        soon = counts[:, 0]
-        return soon, jnp.sum(soon, 0), jnp.maximum(jnp.sum(counts[:, 1] - soon, 0), 0)
-
-    right, all_right, old_right = split(hits)
-    of, all_of, old_of = split(tries)
-    shares: list[Array] = []
-    evidence = jnp.minimum((seen + jnp.sum(tries[:, 1], 0)) / weight, 1)
-    best = prior[:, 0]
-    for n in range(prior.shape[1]):
-        unseen = jnp.maximum(1 - seen[:, n] / weight, 0)
-        hope = prior[:, n] + unseen * jnp.maximum(best - prior[:, n], 0)
-        base = jnp.clip(seen[:, n], weight, 4 * weight)
-        in_all = (old_right[:, n] + base * hope) / (old_of[:, n] + base)
-        known = (all_right[:, n] + base * in_all) / (all_of[:, n] + base)
-        best = known + (1 - known) * evidence[:, n]
-        others = all_right[:, n] - right[:, :, n] + base * in_all
-        others = others / (all_of[:, n] - of[:, :, n] + base)
-        shares.append((right[:, :, n] + base * others) / (of[:, :, n] + base))
-    return jnp.stack(shares, 2)

@@ -15,9 +15,10 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from specjax import costs, validate
-from specjax.clocks import Clocks, Plan, in_turn
+from specjax.clocks import Clocks, Plan, one_of
 from specjax.costs import CostTable
 from specjax.draft import Drafter, Params
+from specjax.drafters import several
 from specjax.loop import cache_dtype, prepare
 from specjax.machine import cache_folder
 from specjax.target import Target
@@ -120,41 +121,31 @@ def calibrate_all(
       A table for each, up to its own longest draft; or the target's alone.
 
     Raises:
-      ValueError: as ``calibrate``.
+      ValueError: as ``calibrate``, and for another number of drafter_params than of drafters.
     """
     batches = validate.ascending("batches", batches, 1)
     contexts = validate.ascending("contexts", contexts, 2)
-    drafters, given = tuple(drafters), tuple(drafter_params)
+    drafters, given = _paired(drafters, drafter_params)
     for drafter in drafters or (None,):
         validate.parts(target, drafter, verifier)
     dtype = jnp.dtype(cache_dtype(params) if dtype is None else validate.floating(dtype))
-    key, together = jax.random.key(0), in_turn(drafters) if drafters else None
+    key, together = jax.random.key(0), one_of(drafters) if drafters else None
     engine, _ = prepare(
         target, together, given or None, sampling, verifier, key, widths, batches[0]
     )
-    rule = engine.verifier.name
     origins = [
-        costs.origin_of(target, params, drafter, own, dtype, rule)
+        costs.origin_of(target, params, drafter, own, dtype, engine.verifier.name)
         for drafter, own in zip(drafters or (None,), given or (None,), strict=True)
     ]
-    filters = [
-        name
-        for name, value in zip(Sampling._fields, sampling or (), strict=False)
-        if value is not None
-    ]
-    what = repr((_REVISION, origins, tuple(batches), tuple(contexts), engine.widths, filters))
-    digest, where = (
-        hashlib.sha256(what.encode()).hexdigest()[:16],
-        folder or cache_folder() / "costs",
-    )
-    paths = [pathlib.Path(where) / f"{digest}-{i}.json" for i in range(len(origins))]
     plans = [Plan.of(n, engine.widths) for n in [d.num_nodes for d in drafters] or [0]]
     axes = [(tuple(batches), tuple(contexts), *plan) for plan in plans]
+    where = pathlib.Path(folder or cache_folder() / "costs")
+    paths = _paths(where, origins, axes, engine.widths, sampling)
     if not fresh:
         with contextlib.suppress(ValueError):  # no such table, or a file that is none
             return [_found(*one) for one in zip(paths, origins, axes, strict=True)]
 
-    _make_room(pathlib.Path(where))
+    _make_room(where)
     target_s = [np.zeros([len(batches), len(contexts), len(plan.widths)]) for plan in plans]
     draft_s = [np.zeros([len(batches), len(plan.drafts)]) for plan in plans]
     for index, batch in enumerate(batches):
@@ -172,6 +163,38 @@ def calibrate_all(
     for path, table in zip(paths, tables, strict=True):
         table.save(path)
     return tables
+
+
+def _paired(drafters: Sequence[Drafter], params: Sequence[Any]) -> tuple[tuple, tuple]:
+    """Drafters and their parameters, as tuples.
+
+    Raises:
+      ValueError: for what is no list of drafters, or has another number of parameters.
+    """
+    plain = not isinstance(drafters, Drafter) and isinstance(drafters, list | tuple)
+    if plain and drafters:
+        several.check("calibrate_all", tuple(drafters))
+    if not plain or not isinstance(params, list | tuple) or len(params) != len(drafters):
+        raise ValueError(
+            "calibrate_all: give a list of drafters and a list with the drafter_params of each "
+            "(None for a drafter that takes none)"
+        )
+    return tuple(drafters), tuple(params)
+
+
+def _paths(
+    folder: pathlib.Path,
+    origins: Sequence[costs.Origin],
+    axes: Sequence[tuple],
+    widths: Sequence[int],
+    sampling: Sampling | None,
+) -> list[pathlib.Path]:
+    """Where the tables of just these parts, measured together, are kept."""
+    settings = zip(Sampling._fields, sampling or (), strict=False)
+    filters = [name for name, value in settings if value is not None]
+    what = repr((_REVISION, list(origins), list(axes), tuple(widths), filters))
+    digest = hashlib.sha256(what.encode()).hexdigest()[:16]
+    return [folder / f"{digest}-{i}.json" for i in range(len(origins))]
 
 
 def _found(path: pathlib.Path, origin: costs.Origin, axes: tuple) -> CostTable:

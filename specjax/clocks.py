@@ -96,18 +96,18 @@ class Clocks:
         Timed in turn at the first context: a machine's pace moves within minutes.
         """
         passed = sorted({width - 1 for plan in plans for width in plan.widths})
-        passes: dict[tuple[int, int], float] = {}
-        own: list[list[float]] = [[] for _ in plans]
-        silent = 0.0
-        for drafted in sorted({*passed, *(n for plan in plans for n in plan.drafts)}):
-            idle = passes[contexts[0], drafted] = self._target(contexts[0], drafted, count)
+        lengths = sorted({*passed, *(n for plan in plans for n in plan.drafts)} - {0})
+        first = contexts[0]
+        passes = {(first, 0): self._target(first, 0, count)}
+        silent = self._whole(0, 0, count) - passes[first, 0]  # of all of them together
+        mine = silent / len(plans)
+        own = [[mine] for _ in plans]
+        for drafted in lengths:
+            idle = passes[first, drafted] = self._target(first, drafted, count)
             for i, plan in enumerate(plans):
-                if drafted in plan.drafts and (drafted or i == 0) and self._engine.drafter:
+                if drafted in plan.drafts:
                     took = self._whole(i, drafted, count) - idle
-                    silent = silent if drafted else took / len(plans)
-                    own[i].append(took - silent * (len(plans) - 1))
-                elif not drafted:
-                    own[i].append(silent)
+                    own[i].append(took - silent + mine)
         for context in contexts[1:]:
             passes |= {(context, n): self._target(context, n, count) for n in passed}
         return passes, own
@@ -117,8 +117,10 @@ class Clocks:
         return self._time(self._idle, drafter, context, drafted, count)
 
     def _whole(self, number: int, drafted: int, count: int) -> float:
-        states, asked = jax.tree.map(jnp.copy, self._fresh)
-        fresh = _InTurn(states, jnp.full_like(asked, number))
+        if self._engine.drafter is None:
+            return self._target(self._contexts[0], drafted, count)
+        states, old = jax.tree.map(jnp.copy, self._fresh)
+        fresh = _OneOf(states, jnp.full_like(old, number))
         return self._time(self._engine, fresh, self._contexts[0], drafted, count)
 
     def _time(self, engine: Engine, drafter: Any, context: int, drafted: int, count: int) -> float:
@@ -185,30 +187,30 @@ def _stand_in(k: int, layers: tuple[int, ...], drawn: bool) -> Drafter:
     return Drafter(init, propose, update, k, layers, "nobody")
 
 
-class _InTurn(NamedTuple):
+class _OneOf(NamedTuple):
     """Drafters' states, and the number of the one that is asked, int32 ``[B]``."""
 
     states: tuple
-    asked: Array
+    number: Array
 
 
 @cache
-def in_turn(drafters: tuple[Drafter, ...]) -> Drafter:
+def one_of(drafters: tuple[Drafter, ...]) -> Drafter:
     """Asks the one that the state names, for whole drafts; the others keep their states fresh."""
     # Their drafts would end at once here, if they have a threshold.
     parts = tuple(drafter.whole or drafter for drafter in drafters)
 
-    def init(params: Params, prefill: Prefill) -> _InTurn:
+    def init(params: Params, prefill: Prefill) -> _OneOf:
         states = several.init("calibrate", parts, params, prefill)
-        return _InTurn(states, jnp.zeros_like(prefill.length))
+        return _OneOf(states, jnp.zeros_like(prefill.length))
 
-    def propose(params: Params, state: _InTurn, context: Context, limit: Array) -> tuple:
-        mine = state.asked[:, None] == jnp.arange(len(parts), dtype=jnp.int32)
+    def propose(params: Params, state: _OneOf, context: Context, limit: Array) -> tuple:
+        mine = state.number[:, None] == jnp.arange(len(parts), dtype=jnp.int32)
         limits = jnp.where(mine, limit[:, None], 0)
         turns = several.in_turn(parts, params, state.states, context, limits)
         return turns.draft, state._replace(states=turns.states), turns.cache
 
-    def update(params: Params, state: _InTurn, context: Context, record: Record) -> _InTurn:
+    def update(params: Params, state: _OneOf, context: Context, record: Record) -> _OneOf:
         states = several.update(parts, params, state.states, context, record)
         return state._replace(states=states)
 

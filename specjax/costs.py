@@ -1,7 +1,7 @@
 """What a round costs on a device: the table that adaptive drafting and plans decide by.
 
-``specjax.calibrate`` measures one. Arrays here are numpy's: a table is read on the host, and handed
-to the loop as numbers (``adaptive.adaptive_params``).
+``specjax.calibrate`` measures one, ``calibrate_all`` those of several drafters. Arrays here are
+numpy's: a table is read on the host, and handed to the loop as numbers (``adaptive_params``).
 """
 
 from __future__ import annotations

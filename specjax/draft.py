@@ -124,7 +124,7 @@ class Drafter(NamedTuple):
         most ``limit`` tokens (its budget). The cache is the target's, untouched below its length.
       update: ``(params, state, context, record) -> state``, restores the state's invariant; the
         context is the one the draft was made in. The record's draft may be another drafter's, and
-        longer than its own ones (``drafters.first_of``).
+        longer than its own ones (``drafters.first_of``, ``adaptive``).
       num_nodes: N, static.
       layers: target features it wants (see ``Target.apply``).
       name: for tables.

@@ -38,13 +38,13 @@ class Policy(NamedTuple):
 
     Attributes:
       init: ``(costs, batch, drafters, nodes) -> state``; every array's first axis is the batch.
-        ``costs``: see ``by_cost.Costs``; None if there are none.
+        ``costs``: see ``prospects.Costs``; None if there are none.
       choose: ``(costs, state, context) -> limits [B, D]``, int32: how much each drafter may be
         asked for (0: it isn't asked), or ``[B, 1]``, the same for all; a limit above what a drafter
         drafts means all of it.
       learn: ``(costs, state, outcome) -> state``.
       name: for tables.
-      needs_costs: whether it asks for ``by_cost.Costs``.
+      needs_costs: whether it asks for ``prospects.Costs``.
       learned: ``(costs, state, rows) -> costs``, what the next run may expect after these rows
         (bool ``[B]``) of this one; None: as much as before.
     """

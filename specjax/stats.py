@@ -42,7 +42,7 @@ def init(batch: int, nodes: int, parts: int, widths: int) -> Stats:
     row, by_position, by_part, by_width = (
         jnp.zeros(shape, jnp.int32) for shape in ([batch], [batch, nodes], [batch, parts], [widths])
     )
-    of_parts = by_part, by_part, by_part, by_part
+    of_parts = (by_part,) * 4
     return Stats(row, row, row, by_position, by_position, *of_parts, by_width)
 
 

@@ -21,7 +21,8 @@ from jax import Array
 import specjax
 from eval import toy
 from specjax import cache as kv
-from specjax.by_cost import Costs
+from specjax import prospects
+from specjax.by_cost import by_cost
 from specjax.draft import Context, Draft, Drafter, Params, Prefill, Record
 from specjax.drafters import (
     CorpusTable,
@@ -32,6 +33,8 @@ from specjax.drafters import (
     remember,
 )
 from specjax.heads import MedusaConfig
+from specjax.policies import Outcome
+from specjax.prospects import Costs
 from specjax.target import Target
 
 SIGNIFICANCE = 1e-6
@@ -424,3 +427,27 @@ def context_of(batch: int, length: int = 9, done: Any = None) -> Context:
     """What a policy sees of a batch."""
     done = jnp.zeros([batch], bool) if done is None else jnp.asarray(done)
     return Context(None, jnp.full([batch], length, jnp.int32), done, None, None)
+
+
+def outcome_of(limits: Any, drafted: Any, accepted: Any, active: Any = None) -> Outcome:
+    """Of rows ``[B]`` of one drafter, or ``[B, D]``."""
+    numbers = [jnp.asarray(x, jnp.int32) for x in (limits, drafted, accepted)]
+    numbers = [x[:, None] if x.ndim == 1 else x for x in numbers]
+    rows = jnp.ones(numbers[0].shape[:1], bool) if active is None else jnp.asarray(active)
+    return Outcome(rows, *numbers)
+
+
+def geometric(alpha: float, batch: int, seed: int) -> Callable[[int, np.ndarray], Any]:
+    """Independent acceptance of each token with the same chance."""
+    rng = np.random.default_rng(seed)
+    return lambda number, limits: rng.geometric(1 - alpha, batch) - 1
+
+
+def counts_after(limits: list[int], accepted: list[int], rows: int = 1) -> prospects.Counts:
+    """What a policy that hardly forgets has counted after these rounds, of whole drafts."""
+    policy = by_cost(memory=10**6)
+    state = policy.init(FLAT, rows, 1, FLAT.draft.shape[1] - 1)
+    for limit, right in zip(limits, accepted, strict=True):
+        numbers = ([x] * rows for x in (limit, limit, right))
+        state = policy.learn(FLAT, state, outcome_of(*numbers))
+    return state

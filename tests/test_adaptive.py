@@ -12,9 +12,10 @@ import pytest
 import specjax
 from specjax import Sampling, generate, policies, testing, verify
 from specjax.adaptive import AdaptiveParams, adaptive
-from specjax.by_cost import Costs, by_cost
+from specjax.by_cost import by_cost
 from specjax.drafters import draft_model, first_of, ngram
 from specjax.loop import decode_state
+from specjax.prospects import Costs
 from tests import support
 from tests.support import FLAT, STEEP, costs_of
 
@@ -81,6 +82,41 @@ def test_several_drafters_take_turns_and_keep_their_places() -> None:
         last = state
     assert asked == {0, 1}
     assert specjax.stats.acceptance_rate(last.stats) == 1
+
+
+def test_each_row_counts_for_the_drafter_that_spoke_in_it() -> None:
+    """Two oracles, of which the first knows the even rows alone; both are right."""
+    truth = [p + support.plain_greedy(TABLE, p, BUDGET) for p in PROMPTS]
+    script = np.full((len(PROMPTS), 64), -1, np.int32)
+    for row, tokens in enumerate(truth):
+        script[row, : len(tokens)] = tokens
+    even = np.where(np.arange(len(PROMPTS))[:, None] % 2 == 0, script, -1)
+    counting = by_cost(memory=10**6)._replace(
+        choose=lambda costs, state, context: jnp.full([context.length.shape[0], 2], K, jnp.int32)
+    )
+    both = adaptive(testing.oracle(2), testing.oracle(K), policy=counting)
+    costs = costs_of(drafters=2)
+    run = specjax.start(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=both,
+        drafter_params=AdaptiveParams((jnp.asarray(even), jnp.asarray(script)), costs),
+    )  # fmt: skip
+    for _, state in support.rounds_of(run):
+        drafted = np.asarray(state.drafter.drafted)
+        assert not np.any(drafted[1::2, 0]) and np.all(np.count_nonzero(drafted, 1) <= 1)
+        behind = np.asarray(state.drafter.asked[:, 1]) * drafted[:, 0]
+        assert not np.any(behind), "who comes after one that spoke was asked"
+    right = np.asarray(state.drafter.policy.right[:, 0, :, 0])
+    assert np.all(right[::2, 0] > 0) and not np.any(right[1::2, 0]) and np.all(right[1::2, 1] > 0)
+
+
+def test_a_controller_that_asks_nobody_is_seen_to_be_silent() -> None:
+    """By the controller around it, which so comes to ask the next."""
+    inner = adaptive(MODEL, policy=policies.fixed(0))
+    out = specjax.sample(
+        TARGET, TABLE, PROMPTS, max_new_tokens=BUDGET, drafter=adaptive(inner, MODEL),
+        drafter_params=AdaptiveParams((AdaptiveParams((TABLE,)), TABLE), costs_of((1, 1.1, 1.2, 1.3, 1.4), 0.01, drafters=2)),
+    )  # fmt: skip
+    assert int(out.stats.drafted_by[:, 1].sum()) > 0 and not np.any(out.stats.drafted_by[:, 0])
 
 
 def test_a_finished_answer_gives_its_row_to_the_next_prompt() -> None:

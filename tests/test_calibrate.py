@@ -250,6 +250,17 @@ def test_bad_input_is_named(how: Any, words: str, tmp_path: pathlib.Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def test_drafters_and_their_parameters_come_in_lists(tmp_path: pathlib.Path) -> None:
+    for drafters, given, words in (
+        ([MODEL, MODEL], [TABLE], "a list with the drafter_params of each"),
+        (MODEL, [TABLE], "give a list of drafters"),
+        ([MODEL], TABLE, "give a list of drafters"),
+        ([None], [None], "None is no drafter"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            calibrate_all(TARGET, TABLE, drafters, given, **SHORT, folder=tmp_path)
+
+
 def test_a_folder_that_is_none_is_refused_before_anything_is_timed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     never = TARGET._replace(apply=None)

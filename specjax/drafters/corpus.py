@@ -118,7 +118,7 @@ def corpus(
       k: most tokens a draft holds.
       min_prob: 0 to 1; a draft goes on as long as it is at least this probable.
       min_first: the same for its first token; with less the drafter says nothing, and leaves the
-        row to another (``first_of``).
+        row to another (``first_of``, ``adaptive``).
       min_count: contexts whose best continuation was seen less often are as good as unknown.
       sampled: draw from the counts.
       ranks: continuations that are drawn from; without ``sampled`` the first one is enough.

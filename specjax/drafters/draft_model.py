@@ -54,8 +54,8 @@ def draft_model(
 
     State: invariant between rounds: the model's cache holds ``length - 1`` true entries, or fewer
     where it has not seen what was accepted: the last token of its own draft, or another drafter's
-    draft (``first_of``). A round begins with passes that catch up: a single one, over two tokens,
-    after drafts of its own.
+    draft (``first_of``, ``adaptive``). A round begins with passes that catch up: a single one, over
+    two tokens, after drafts of its own.
 
     Args:
       model: any Target with the target's tokenizer (``check_same_tokenizer`` checks that; a Target
@@ -156,7 +156,8 @@ def _catch_up(
 ) -> tuple[Array, Cache]:
     """Feeds the tokens the model has not seen; the logits after the pending token.
 
-    Two a pass, which is what its own drafts leave; more where it was silent for long.
+    Two a pass, which is what its own drafts leave; sixteen where it was silent for long, as long as
+    no row is so near its end that a cache would have no room for them.
 
     Returns:
       logits ``[B, V']``, and the cache with ``length`` entries; unless ``asked``, zeros, and the

@@ -96,11 +96,11 @@ def in_turn(
         silent = draft.length == 0
         most = jnp.where(silent, jnp.minimum(limits[:, i], drafter.num_nodes), 0)
         theirs, new, cache = drafter.propose(own(params, i), state[i], context, most)
-        theirs, really = of_part(drafters, i, padded(theirs, nodes))
-        mine = silent & (most > 0) & really
+        theirs, somebody = of_part(drafters, i, padded(theirs, nodes))
+        mine = silent & (most > 0) & somebody
         draft = either(mine, theirs, draft)
         states.append(new)
-        asked.append(jnp.where(mine, most, 0))
+        asked.append(most)
         drafted.append(jnp.where(mine, theirs.length, 0))
         context = context._replace(cache=cache)
     return Turns(draft, tuple(states), context.cache, jnp.stack(asked, 1), jnp.stack(drafted, 1))

@@ -13,9 +13,10 @@ import pytest
 
 from eval import controller_cost
 from specjax import policies
-from specjax.by_cost import Costs, by_cost
+from specjax.by_cost import by_cost
 from specjax.draft import Context
 from specjax.policies import Outcome
+from specjax.prospects import Costs
 from tests.clock import Clock
 
 # Passes over 1, 2 and 3 tokens; two drafters, of which the second drafts one token at most.

@@ -11,7 +11,7 @@ import numpy as np
 from eval import toy
 from specjax import Sampling, testing, verify
 from specjax.adaptive import AdaptiveParams, adaptive
-from specjax.by_cost import Costs, by_cost
+from specjax.by_cost import by_cost
 from specjax.drafters import (
     MedusaParams,
     corpus,
@@ -24,6 +24,7 @@ from specjax.drafters import (
 )
 from specjax.heads import MedusaConfig
 from specjax.policies import Policy
+from specjax.prospects import Costs
 from tests import support
 from tests.planted.rig import Rig, must_follow
 
@@ -262,8 +263,8 @@ def controlled(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
     check(rig, "lengths by a controller", rule, drafting, samples, table=TABLE, prompt=(1, 2))
 
 
-def chosen(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
-    """Whose draft it is, too: one's is drawn and another's given, in one batch."""
+def limited(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
+    """Drafters in turn, each with a limit of its own: given where a look-up speaks, else drawn."""
     model = draft_model(testing.scripted_target(VOCAB), K)
     two = FROM_EACH._replace(
         draft=jnp.tile(FROM_EACH.draft, (2, 1)),
@@ -273,16 +274,14 @@ def chosen(rig: Rig, rule: verify.Verifier, samples: int = SAMPLES) -> None:
         silent=jnp.zeros([2]),
     )
     drafting = {
-        "drafter": rig.drafter(adaptive(model, ngram(K), policy=ALONE)),
-        "drafter_params": AdaptiveParams((CLOSE, None), two),
+        "drafter": rig.drafter(adaptive(ngram(K), model, policy=ALONE)),
+        "drafter_params": AdaptiveParams((None, CLOSE), two),
     }
     prompt = (0, 1, 2, 0, 1)
-    check(
-        rig, "drafters chosen by a controller", rule, drafting, samples, table=TABLE, prompt=prompt
-    )
+    check(rig, "limits by a controller", rule, drafting, samples, table=TABLE, prompt=prompt)
 
 
 INSTANCES = (
     iid, context, partial, mixed, part, sticky, heads, counted, lookup, remembered, in_turn, unsure,
-    controlled, chosen,
+    controlled, limited,
 )  # fmt: skip

@@ -46,10 +46,10 @@ def _(patch: pytest.MonkeyPatch) -> Parts:
     return _against(patch, lambda ours, theirs: ours.probs)
 
 
-@FAULTS.add(laws.chosen, token)
+@FAULTS.add(laws.limited, token)
 def _(patch: pytest.MonkeyPatch) -> Parts:
-    """What the chosen drafter gives is tested as if the other had drawn it."""
-    return _against(patch, lambda ours, theirs: theirs.probs)
+    """What a look-up gives is tested as if the model, which has a limit too, had drawn it."""
+    return _against(patch, lambda ours, theirs: ours.probs)
 
 
 @FAULTS.add(laws.in_turn, token)
