@@ -28,6 +28,8 @@ from specjax.drafters import ngram
 from specjax.loop import chosen_widths
 from specjax.prospects import Costs
 
+_IN_TURN = (1, 4)  # drafters that the controller is timed with
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -95,8 +97,9 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
             target.target, target.params, [drafter], [params], [table], batch=batch
         )
         assert given.costs is not None
-        deciding.append(controller(table, given.costs, batch))
-        print(sentence(deciding[-1]), flush=True)
+        for drafters in _IN_TURN:
+            deciding.append(controller(table, given.costs, batch, drafters))
+            print(sentence(deciding[-1]), flush=True)
     results.write(path, s, rows(table), [], seconds=round(seconds, 1), controller=deciding)
     table.save(path / "costs.json")
     draw(path / "costs.png", table)
@@ -120,20 +123,22 @@ def rows(table: CostTable) -> list[dict[str, Any]]:
     ]
 
 
-def controller(table: CostTable, costs: Costs, batch: int) -> dict[str, Any]:
+def controller(table: CostTable, costs: Costs, batch: int, drafters: int) -> dict[str, Any]:
     """What the controller takes a round at a batch size, and of the cheapest round that there is.
 
     Args:
       table: the rounds.
       costs: the same, as the controller is given it.
       batch: rows.
+      drafters: it decides for so many like this one, in turn.
     """
-    taken = controller_cost.seconds(by_cost(), costs, batch)
+    taken = controller_cost.seconds(by_cost(), controller_cost.in_turn(costs, drafters), batch)
     cheapest = min(
         table.round_seconds(batch, context, k) for context in table.contexts for k in table.drafts
     )
     return {
         "batch": batch,
+        "drafters": drafters,
         "controller_us": round(1e6 * taken, 3),
         "cheapest_round_ms": round(1e3 * cheapest, 4),
         "share": taken / cheapest,
@@ -143,8 +148,9 @@ def controller(table: CostTable, costs: Costs, batch: int) -> dict[str, Any]:
 def sentence(deciding: Mapping[str, Any]) -> str:
     """What ``controller`` gave, in words."""
     return (
-        f"the controller (by_cost) takes {deciding['controller_us']:.1f} us a round at batch "
-        f"{deciding['batch']}, {deciding['share']:.3%} of the cheapest round "
+        f"the controller (by_cost) takes, with {deciding['drafters']} in turn, "
+        f"{deciding['controller_us']:.1f} us a round at batch {deciding['batch']}, "
+        f"{deciding['share']:.3%} of the cheapest round "
         f"({deciding['cheapest_round_ms']:.4g} ms)"
     )
 
@@ -174,7 +180,9 @@ def _check(s: Settings) -> None:
     validate.ascending("config.contexts", s.contexts, 2)
     if s.dtype not in DTYPES:
         raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
-    if not 0 <= s.temperature < float("inf"):
+    if not isinstance(s.fresh, bool):
+        raise ValueError(f"config.fresh={s.fresh!r}; it must be True or False")
+    if isinstance(s.temperature, str) or not 0 <= s.temperature < float("inf"):
         raise ValueError(f"config.temperature={s.temperature}; 0 (greedy) or more, finite")
 
 

@@ -64,6 +64,18 @@ def seconds(policy: Policy, costs: Costs, batch: int, rounds: int = 3000) -> flo
     return float(np.median(taken)) / rounds
 
 
+def in_turn(costs: Costs, drafters: int) -> Costs:
+    """The costs of so many drafters like the one whose costs these are."""
+    return costs._replace(
+        **{
+            name: jnp.repeat(getattr(costs, name), drafters, axis)
+            for name, axis in (
+                ("draft", 0), ("accepted", 0), ("drafted", 0), ("seen", 1), ("silent", 0)
+            )
+        }
+    )  # fmt: skip
+
+
 @partial(jax.jit, static_argnums=(0,))
 def decide(policy: Policy, costs: Costs, trip: Trip, count: Array) -> Trip:
     """So many rounds of decisions: each is learnt from, so the next can't be had without it."""

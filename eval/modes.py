@@ -12,9 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import specjax
+from eval import controller_cost
 from eval.models import HEADS, Models
 from eval.synthetic import synthetic
 from specjax import AdaptiveParams, Sampling, policies, verify
+from specjax.by_cost import by_cost
 from specjax.draft import Drafter
 from specjax.drafters import (
     corpus,
@@ -194,7 +196,18 @@ def _adaptive(settings: Settings, models: Models, temperature: float) -> Draftin
         fresh=settings.adaptive.fresh,
         progress=lambda what: print(f"calibrating, {what}", flush=True),
     )
+    print(_overhead(params.costs, len(parts)), flush=True)
     return Drafting(drafter, params, _learn_inside(parts), parts=parts)
+
+
+def _overhead(costs: Any, drafters: int) -> str:
+    """What adaptive decoding takes of a plain round, in words."""
+    plain_s, fresh_s = float(costs.target[0, 0]), float(costs.draft[0, 0])
+    deciding_s = controller_cost.seconds(by_cost(), costs, 1, rounds=300)
+    return (
+        f"of a plain round ({1e3 * plain_s:.3g} ms), keeping the states of {drafters} drafters "
+        f"fresh takes {fresh_s / plain_s:.1%}, deciding {deciding_s / plain_s:.2%}"
+    )
 
 
 def _heuristic(settings: Settings, models: Models, temperature: float) -> Drafting:

@@ -5,7 +5,8 @@
 From a cost table of ``specjax.calibrate``, or else from a datasheet or this device's measured
 bandwidth (a roofline, see ``eval.datasheet``): the acceptance rate from which speculation pays, the
 best draft length and its speed-up by acceptance rate, and the memory all of it takes. Prints the
-tables and a verdict for every batch and context; leaves results.json and plan.png in the workdir.
+tables and a verdict for every batch and context; leaves them as a page, plan.md with plan.png, and
+results.json in the workdir.
 """
 
 from __future__ import annotations
@@ -141,17 +142,19 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
     rows = [_row(point, alpha) for point in points for alpha in settings.alphas]
     results.write(path, settings, rows, [], costs=known.source, summary=summary)
     plan_page.write(path / "plan.png", points, settings.alphas, title)
-    print(f"{title}\n\n{plan_page.tables(points, settings.alphas)}\n")
-    for line in summary:
-        print(f"batch {line['batch']}, context {line['context']}: {line['verdict']}")
+    verdicts = [
+        f"batch {line['batch']}, context {line['context']}: {line['verdict']}" for line in summary
+    ]
     if not settings.table:
         short = points[0].pass_s < LAUNCH_BOUND
-        print(
+        verdicts.append(
             "\nA roofline is the best case"
             f"{', and leaves out launches, which such short passes wait for' if short else ''}: "
             "calibrate on the device (specjax.calibrate) and give config.table"
         )
-    print(f"\nresults: {path}/results.json, {path}/plan.png")
+    text = "\n".join([f"{title}\n\n{plan_page.tables(points, settings.alphas)}\n", *verdicts])
+    plan_page.write_text(path / "plan.md", text)
+    print(f"{text}\n\nresults: {path}/plan.md, {path}/plan.png, {path}/results.json")
     return []
 
 

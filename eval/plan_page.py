@@ -49,6 +49,12 @@ def _speeds(points: Sequence[Point], alphas: Sequence[float]) -> str:
     return results.table(lines)
 
 
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes the page around the plot: Markdown, whole or not at all."""
+    with results.replacing(path) as beside:
+        beside.write_text(f"# Does speculation pay?\n\n```text\n{text}\n```\n\n![plan](plan.png)\n")
+
+
 def write(path: pathlib.Path, points: Sequence[Point], alphas: Sequence[float], title: str) -> None:
     """Draws the plot: to the left by acceptance rate, to the right by batch; a line a context.
 

@@ -82,10 +82,7 @@ class Clocks:
                 for context in self._contexts
             ]
             own = np.median([times[i] for _, times in repeats], 0)
-            # No narrower pass costs more than a wider one, nor a shorter draft than a longer one.
-            out.append(
-                (np.stack([_ascending(one) for one in by_width]), _ascending(np.maximum(own, 0)))
-            )
+            out.append((np.stack([_ascending(one) for one in by_width]), _drafts(own)))
         return out
 
     def _repeat(
@@ -139,6 +136,12 @@ class Clocks:
             self._q = state.drafter
         self._state = state._replace(drafter=())
         return seconds
+
+
+def _drafts(own: np.ndarray) -> np.ndarray:
+    """A drafter's seconds by draft length, 0 first: ascending, and what silence takes as it is."""
+    silent, asked = max(own[0], 0.0), own[1:]
+    return np.array([silent, *np.maximum(_ascending(asked), silent)]) if asked.size else own * 0
 
 
 def _ascending(values: np.ndarray) -> np.ndarray:

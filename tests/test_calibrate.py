@@ -102,6 +102,12 @@ def test_noise_makes_nothing_seem_cheaper_than_it_is() -> None:
     """A short draft that came out dear and a long one that came out cheap meet in the middle."""
     np.testing.assert_allclose(clocks._ascending(np.array([0.0, 1, 3, 2, 4])), [0, 1, 2.5, 2.5, 4])
     np.testing.assert_allclose(clocks._ascending(np.array([0.0, 1, 2, 0])), [0, 1, 1, 1])
+    # What silence takes is in every round, whatever a short draft seems to take less.
+    np.testing.assert_allclose(
+        clocks._drafts(np.array([0.5, 0.1, 0.7, 0.6])), [0.5, 0.5, 0.65, 0.65]
+    )
+    np.testing.assert_allclose(clocks._drafts(np.array([-0.5, 0.1])), [0, 0.1])
+    np.testing.assert_allclose(clocks._drafts(np.array([1e-9])), [0])
 
 
 def made_table(drafter: Drafter, widths: tuple[int, ...], pace: float, step: float) -> CostTable:

@@ -25,7 +25,7 @@ def test_a_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     rows, deciding = (json.loads(written)[name] for name in ("rows", "controller"))
     assert len(rows) == 2 * 2 * 3 and all(row["target_ms"] > 0 for row in rows)
     assert (tmp_path / "out" / "costs.png").read_bytes().startswith(b"\x89PNG")
-    assert [one["batch"] for one in deciding] == [1, 2]
+    assert [(one["batch"], one["drafters"]) for one in deciding] == [(1, 1), (1, 4), (2, 1), (2, 4)]
     for one in deciding:
         assert all(math.isfinite(one[name]) and one[name] > 0 for name in one)
         own = [row for row in rows if row["batch"] == one["batch"]]
@@ -37,7 +37,8 @@ def test_a_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
         figure = (
             f"{one['controller_us']:.1f} us a round at batch {one['batch']}, {one['share']:.3%}"
         )
-        assert f"the controller (by_cost) takes {figure} of the cheapest round" in printed
+        of = f"the controller (by_cost) takes, with {one['drafters']} in turn"
+        assert f"{of}, {figure} of the cheapest round" in printed
     made = plan_smollm2.get_config()
     made.update({"target": config.target, "table": str(tmp_path / "out" / "costs.json")})
     made.update({"batches": (1, 2), "contexts": (16,), "max_k": 2})
@@ -62,6 +63,7 @@ def test_passes_are_as_wide_as_adaptive_drafting_has_them(
         ({"k": 0}, "config.k=0"),
         ({"dtype": "int8"}, "config.dtype='int8'"),
         ({"temperature": -1.0}, "config.temperature=-1.0"),
+        ({"fresh": 1}, "config.fresh=1; it must be True or False"),
         ({"batches": (4, 1)}, r"config.batches=\(4, 1\); they must ascend"),
         ({"contexts": (1, 8)}, r"config.contexts=\(1, 8\); they must ascend from at least 2"),
     ],

@@ -56,6 +56,19 @@ def test_rounds_are_those_of_the_policy(batch: int) -> None:
     assert int(got.number) == count and len(set(kept)) > 1
 
 
+def test_costs_of_several_in_turn() -> None:
+    one = COSTS._replace(
+        **{n: getattr(COSTS, n)[:1] for n in ("draft", "accepted", "drafted", "silent")},
+        seen=COSTS.seen[:, :1],
+    )
+    three = controller_cost.in_turn(one, 3)
+    assert [x.shape for x in three[2:7]] == [(3, 3), (3, 2), (3, 2), (2, 3, 2), (3,)]
+    np.testing.assert_array_equal(three.draft, np.tile(one.draft, (3, 1)))
+    policy, rounds = by_cost(), jnp.asarray(9, jnp.int32)
+    begin = controller_cost.start(policy, three, 2)
+    assert controller_cost.decide(policy, three, begin, rounds).policy.right.shape == (2, 2, 3, 2)
+
+
 @pytest.mark.parametrize("policy", [by_cost(), policies.heuristic()])
 def test_seconds(policy: policies.Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of choosing and learning both, of one round, whatever the policy."""

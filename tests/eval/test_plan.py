@@ -223,7 +223,12 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("pays from alpha 0.0") >= 2
-    assert {file.name for file in tmp_path.iterdir()} == {"results.json", "plan.png"}
+    files = {file.name for file in tmp_path.iterdir()}
+    assert files == {"results.json", "plan.png", "plan.md"}
+    page = (tmp_path / "plan.md").read_text()
+    assert (
+        page.count("pays from alpha 0.0") >= 2 and "(plan.png)" in page and "calibrate on" in page
+    )
 
 
 @pytest.mark.parametrize(
