@@ -56,8 +56,9 @@ def trial(seconds: float, full_s: float | None = None, tokens: Any = None) -> Tr
     drafted, right = np.array([0, 3], np.int32), np.array([[0, 0], [2, 0]], np.int32)
     judged = np.array([[0, 0], [3, 0]], np.int32)
     stats = Stats(
-        rounds, np.array([4, 4]), drafted, judged, right, rounds, drafted, np.array([1, 3])
-    )
+        rounds, np.array([4, 4]), drafted, judged, right, rounds, drafted, judged.sum(1),
+        right.sum(1), np.array([1, 3]),
+    )  # fmt: skip
     return Trial(tokens, seconds, full_s or 0.75 * seconds, 6, stats)
 
 

@@ -25,7 +25,7 @@ def cell(new: int, judged: tuple[int, ...], accepted: tuple[int, ...], bursts: l
 
     one = np.array([len(bursts or [0])])
     counts = Stats(
-        one, np.array([new]), row(judged).sum(1), row(judged), row(accepted), *(3 * [one])
+        one, np.array([new]), row(judged).sum(1), row(judged), row(accepted), *(5 * [one])
     )
     decoding = Decoding(list(range(new)), 1.0, 1.0, counts, (1,))
     pauses = None if bursts is None else (bursts, [])
