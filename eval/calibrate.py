@@ -180,9 +180,7 @@ def _check(s: Settings) -> None:
     validate.ascending("config.contexts", s.contexts, 2)
     if s.dtype not in DTYPES:
         raise ValueError(f"config.dtype={s.dtype!r}; choose from {', '.join(DTYPES[1:])}, or ''")
-    if not isinstance(s.fresh, bool):
-        raise ValueError(f"config.fresh={s.fresh!r}; it must be True or False")
-    if isinstance(s.temperature, str) or not 0 <= s.temperature < float("inf"):
+    if not 0 <= s.temperature < float("inf"):
         raise ValueError(f"config.temperature={s.temperature}; 0 (greedy) or more, finite")
 
 

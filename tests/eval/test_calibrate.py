@@ -63,7 +63,6 @@ def test_passes_are_as_wide_as_adaptive_drafting_has_them(
         ({"k": 0}, "config.k=0"),
         ({"dtype": "int8"}, "config.dtype='int8'"),
         ({"temperature": -1.0}, "config.temperature=-1.0"),
-        ({"fresh": 1}, "config.fresh=1; it must be True or False"),
         ({"batches": (4, 1)}, r"config.batches=\(4, 1\); they must ascend"),
         ({"contexts": (1, 8)}, r"config.contexts=\(1, 8\); they must ascend from at least 2"),
     ],
