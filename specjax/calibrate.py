@@ -171,14 +171,17 @@ def _paired(drafters: Sequence[Drafter], params: Sequence[Any]) -> tuple[tuple, 
     Raises:
       ValueError: for what is no list of drafters, or has another number of parameters.
     """
-    plain = not isinstance(drafters, Drafter) and isinstance(drafters, list | tuple)
-    if plain and drafters:
-        several.check("calibrate_all", tuple(drafters))
-    if not plain or not isinstance(params, list | tuple) or len(params) != len(drafters):
+    given = [
+        f"{len(x)} entries" if type(x) in (list, tuple) else f"a {type(x).__name__}"
+        for x in (drafters, params)
+    ]
+    if given[0] != given[1] or type(drafters) not in (list, tuple):
         raise ValueError(
-            "calibrate_all: give a list of drafters and a list with the drafter_params of each "
-            "(None for a drafter that takes none)"
+            f"calibrate_all: drafters is {given[0]}, drafter_params {given[1]}; give a list of "
+            "drafters and a list with the drafter_params of each (None where it takes none)"
         )
+    if drafters:
+        several.check("calibrate_all", tuple(drafters))
     return tuple(drafters), tuple(params)
 
 

@@ -96,7 +96,9 @@ class Clocks:
         lengths = sorted({*passed, *(n for plan in plans for n in plan.drafts)} - {0})
         first = contexts[0]
         passes = {(first, 0): self._target(first, 0, count)}
-        silent = self._whole(0, 0, count) - passes[first, 0]  # of all of them together
+        silent = 0.0  # of all of them together
+        if self._engine.drafter is not None:
+            silent = self._whole(0, 0, count) - passes[first, 0]
         mine = silent / len(plans)
         own = [[mine] for _ in plans]
         for drafted in lengths:
@@ -114,8 +116,6 @@ class Clocks:
         return self._time(self._idle, drafter, context, drafted, count)
 
     def _whole(self, number: int, drafted: int, count: int) -> float:
-        if self._engine.drafter is None:
-            return self._target(self._contexts[0], drafted, count)
         states, old = jax.tree.map(jnp.copy, self._fresh)
         fresh = _OneOf(states, jnp.full_like(old, number))
         return self._time(self._engine, fresh, self._contexts[0], drafted, count)
