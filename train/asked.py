@@ -55,11 +55,23 @@ class Asked(NamedTuple):
         return shift(jax.nn.softmax(_logits(self.final, self.rows)), self.ahead)
 
 
-class Judged(NamedTuple):
-    """What the answers at each slot are worth, ``[B, T]``; 0 where there is no known answer.
+class Whole(NamedTuple):
+    """What it takes to hold answers against the target's law over its whole vocabulary.
 
     Attributes:
-      loss: float32.
+      matrix: ``[Wt, V]``, its output matrix.
+      ids: int32 ``[Vd]``, the draft vocabulary.
+    """
+
+    matrix: Array
+    ids: Array
+
+
+class Judged(NamedTuple):
+    """What the answers at each slot are worth, ``[B, T]``; 0 where nothing is asked.
+
+    Attributes:
+      loss: float32, by the law over the draft vocabulary; 0 where the token is not of it.
       hit: bool: the target's most probable token is the head's.
       overlap: float32, sum min(p, q).
     """
@@ -127,51 +139,83 @@ def where_needed(needed: Array, function: Callable[[Array], Any]) -> Any:
     return jax.tree.map(lambda *x: rows_at(jnp.concatenate(x, 1), undone), *pieces)
 
 
-def judge(asked: Sequence[Asked], loss: str) -> list[Judged]:
+def judge(asked: Sequence[Asked], loss: str, whole: Whole | None = None) -> list[Judged]:
     """What the answers of all positions are worth, held against the target's laws.
 
     Args:
       asked: by position, of one target: ``final`` and ``rows`` are the same in all.
       loss: a name in ``losses.BY_NAME``.
+      whole: rates are then those of decoding: the target's most probable token may be outside of
+        the draft vocabulary, and so may a part of p. Without it, for a fraction of the cost, p is
+        the law over the draft vocabulary, at slots whose token is of it: a little too good.
     """
     final = asked[0].final
     # By the slot of the target's answer, all positions share a law.
     known = [back(one.known, one.ahead) for one in asked]
+    rated = known if whole is None else [back(one.counts, one.ahead) for one in asked]
     outputs = [back(one.output, one.ahead) for one in asked]
-    wanted = jnp.any(jnp.stack(known), 0)
+    wanted = jnp.any(jnp.stack(rated), 0)
 
     def at(slots: Array) -> list[Judged]:
-        here, outputs_, known_ = jax.tree.map(lambda x: rows_at(x, slots), (final, outputs, known))
-        return _judged(asked, here, outputs_, known_, loss)
+        arrays = final, outputs, known, rated
+        here, *each = jax.tree.map(lambda x: rows_at(x, slots), arrays)
+        law = _law(_logits(here, asked[0].rows), here, whole)
+        return [
+            _judged(law, one.matrix, *some, loss) for one, *some in zip(asked, *each, strict=True)
+        ]
 
-    whole = where_needed(wanted, at)
+    found = where_needed(wanted, at)
     return [
-        Judged(*(shift(x, one.ahead) for x in each)) for one, each in zip(asked, whole, strict=True)
+        Judged(*(shift(x, one.ahead) for x in each)) for one, each in zip(asked, found, strict=True)
     ]
 
 
+class _Law(NamedTuple):
+    """The target's law at some slots ``[B, C]``.
+
+    Attributes:
+      taught: ``[B, C, Vd]``, over the draft vocabulary, which sums to 1: what a loss is of.
+      probs: ``[B, C, Vd]``, what rates are of.
+      likely: bool ``[B, C, Vd]``, the most probable tokens; none, where they are outside.
+    """
+
+    taught: Array
+    probs: Array
+    likely: Array
+
+
+def _law(logits: Array, final: Array, whole: Whole | None) -> _Law:
+    taught = jax.nn.softmax(logits)
+    if whole is None:
+        return _Law(taught, taught, taught == jnp.max(taught, -1, keepdims=True))
+    everything = _logits(final, whole.matrix)
+    inside = everything[..., whole.ids]
+    probs = jnp.exp(inside - jax.nn.logsumexp(everything, -1, keepdims=True))
+    return _Law(taught, probs, inside == jnp.max(everything, -1, keepdims=True))
+
+
 def _judged(
-    asked: Sequence[Asked], final: Array, outputs: list[Array], known: list[Array], loss: str
-) -> list[Judged]:
-    """``judge`` at some slots ``[B, C]``, by the slot of the target's answer."""
-    probs = jax.nn.softmax(_logits(final, asked[0].rows))
-    likely = probs == jnp.max(probs, -1, keepdims=True)
-    out = []
-    for one, output, counts in zip(asked, outputs, known, strict=True):
-        logits = _logits(output, one.matrix)
-        # An argmax would cost several times as much as this on a CPU.
-        best = jnp.max(jnp.where(likely, logits, -jnp.inf), -1) == jnp.max(logits, -1)
-        each = losses.BY_NAME[loss](probs, logits)
-        both = lax.stop_gradient(losses.overlap(probs, logits))
-        out.append(Judged(jnp.where(counts, each, 0), counts & best, jnp.where(counts, both, 0)))
-    return out
+    law: _Law, matrix: Array, output: Array, known: Array, rated: Array, loss: str
+) -> Judged:
+    """One position's answers at some slots ``[B, C]``, by the slot of the target's answer."""
+    logits = _logits(output, matrix)
+    # An argmax would cost several times as much as this on a CPU.
+    best = jnp.max(jnp.where(law.likely, logits, -jnp.inf), -1) == jnp.max(logits, -1)
+    each = losses.BY_NAME[loss](law.taught, logits)
+    both = lax.stop_gradient(losses.overlap(law.probs, logits))
+    return Judged(jnp.where(known, each, 0), rated & best, jnp.where(rated, both, 0))
 
 
 def objective(
-    asked: Sequence[Asked], *, loss: str, decay: float, feature_weight: float = 0.0
+    asked: Sequence[Asked],
+    *,
+    loss: str,
+    decay: float,
+    feature_weight: float = 0.0,
+    whole: Whole | None = None,
 ) -> tuple[Array, Sums]:
-    """The loss of all positions of a draft, and what to report: ``summed``, of a named loss."""
-    return summed(asked, judge(asked, loss), decay=decay, feature_weight=feature_weight)
+    """The loss of all positions of a draft, and what to report: ``summed``, of ``judge``."""
+    return summed(asked, judge(asked, loss, whole), decay=decay, feature_weight=feature_weight)
 
 
 def summed(
@@ -183,8 +227,8 @@ def summed(
 ) -> tuple[Array, Sums]:
     """Sums over slots and positions.
 
-    Tokens outside the draft vocabulary have no answer in it: they don't count in the loss, and
-    count as misses in the rates.
+    Tokens outside the draft vocabulary have no answer in it: they don't count in the loss. In the
+    rates they count as misses, or, where the target's whole law is known, as what they are.
 
     Args:
       asked: by position.
@@ -194,10 +238,10 @@ def summed(
         with the classification at 0.1; here the ratio of the two).
 
     Returns:
-      The sum over slots, and sums: ``weight``; for each position j, from 1, ``top1_j`` (agreement
-      with the target's most probable token), ``overlap_j`` (sum min(p, q)), ``top1_j_weight``, ...;
-      ``accept_length``: drafts accepted in a greedy round of this many positions, from the
-      agreement of all positions up to each.
+      The sum over slots, and sums: ``weight``; for each position j, from 1, ``loss_j`` (not
+      decayed), ``top1_j`` (agreement with the target's most probable token), ``overlap_j`` (sum
+      min(p, q)), ``loss_j_weight``, ...; ``accept_length``: drafts accepted in a greedy round of
+      this many positions, from the agreement of all positions up to each.
     """
     weight = jnp.sum(asked[0].counts, dtype=jnp.float32)
     total, sums = jnp.zeros([], jnp.float32), {"weight": weight}
@@ -207,13 +251,18 @@ def summed(
         if one.regresses:
             apart = losses.smooth_l1(one.output, shift(one.final, one.ahead))
             each = each + feature_weight * jnp.where(one.known, apart, 0)
-        total = total + decay**number * jnp.sum(each)
+        here = jnp.sum(each)
+        total = total + decay**number * here
         alive = alive & worth.hit
         length = length + jnp.sum(alive, dtype=jnp.float32)
-        count = jnp.sum(one.counts, dtype=jnp.float32)
+        known, count = (jnp.sum(x, dtype=jnp.float32) for x in (one.known, one.counts))
         hits, both = jnp.sum(worth.hit, dtype=jnp.float32), jnp.sum(worth.overlap)
-        for name, value in (("top1", hits), ("overlap", both)):
-            sums |= {f"{name}_{number + 1}": value, f"{name}_{number + 1}_weight": count}
+        for name, value, of in (
+            ("loss", here, known),
+            ("top1", hits, count),
+            ("overlap", both, count),
+        ):
+            sums |= {f"{name}_{number + 1}": value, f"{name}_{number + 1}_weight": of}
     return total, sums | {"accept_length": length}
 
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from specjax.target import Target
 from train import asked
-from train.asked import Asked, Sums, shift
+from train.asked import Asked, Sums, Whole, shift
 from train.features import FINAL, visible
 
 
@@ -52,7 +52,9 @@ def ask(
     return Asked(*where, output, rows, final, rows, ahead=0)
 
 
-def objective(said: Asked, segment: Array, *, loss: str, positions: int) -> tuple[Array, Sums]:
+def objective(
+    said: Asked, segment: Array, *, loss: str, positions: int, whole: Whole | None = None
+) -> tuple[Array, Sums]:
     """The loss, and what to report.
 
     Args:
@@ -60,6 +62,7 @@ def objective(said: Asked, segment: Array, *, loss: str, positions: int) -> tupl
       segment: int32 ``[B, T]``, the document a slot is of.
       loss: a name in ``losses.BY_NAME``.
       positions: k, tokens of a draft.
+      whole: see ``asked.judge``.
 
     Returns:
       As ``asked.objective`` of one position; but ``accept_length`` is what a greedy draft of k
@@ -67,7 +70,7 @@ def objective(said: Asked, segment: Array, *, loss: str, positions: int) -> tupl
       after it. (The text is the target's own: up to the first miss it is what the draft model would
       have read in decoding, so one pass answers for every position.)
     """
-    judged = asked.judge([said], loss)
+    judged = asked.judge([said], loss, whole)
     total, sums = asked.summed([said], judged, decay=1.0)
     alive = hit = judged[0].hit
     length = jnp.zeros([], jnp.float32)
