@@ -135,6 +135,7 @@ class Material:
             "target": fingerprint.target(self.folder),
             "layers": list(self._layers),
             "rows": features.rows_fingerprint(rows),
+            "dtype": str(jax.tree.leaves(self.params)[0].dtype),  # that they're computed in
         }
         store = features.Store(place, len(self._layers) * self.model.width, about)
         store.fill(self._target, self._layers, self.params, rows)

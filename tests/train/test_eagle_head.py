@@ -58,6 +58,7 @@ def test_from_shards_to_an_evaluated_head(
     check_what_a_run_says_of_itself(tmp_path, config_made, eagle_head.read)
     assert titles == ["EAGLE-3 head for model"]
     assert (tmp_path / "features" / "features.bf16").exists()
+    assert json.loads((tmp_path / "features" / "about.json").read_text())["dtype"] == "float32"
     about = dict(
         target=str(folder), head=str(tmp_path / "best"), k=3, prompts="", prompts_per_category=1,
         max_new_tokens=6, batch=4, seed=0,
