@@ -1,9 +1,9 @@
 """Token shards on disk, and batches of packed rows out of them.
 
 A folder holds ``manifest.json``, written last: a folder without it isn't complete. It says what the
-tokens were made of and lists the shards ``shard-00000.safetensors``, ...: each has ``tokens`` int32
-``[n]``, ``mask`` uint8 ``[n]`` (1: supervised, the target wrote it), ``starts`` int64 ``[D+1]``
-and, unless all are 0, ``continues`` uint8 ``[D]`` (1: of the conversation of the one before).
+tokens were made of and lists the shards: each has ``tokens`` int32 ``[n]``, ``mask`` uint8 ``[n]``
+(1: supervised, the target wrote it), ``starts`` int64 ``[D+1]`` and, unless all are 0,
+``continues`` uint8 ``[D]`` (1: of the conversation of the one before).
 
 A mask belongs to the token at its own place. Whoever predicts tokens shifts tokens and mask
 together: what follows position t is ``tokens[t + 1]``, and counts if ``mask[t + 1]``.
@@ -12,21 +12,16 @@ together: what follows position t is ``tokens[t + 1]``, and counts if ``mask[t +
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
 
-from eval import results
-
-MANIFEST = "manifest.json"
-FORMAT = "specjax token shards, version 1"
+from train import shards
+from train.shards import MANIFEST
 
 
 class Sample(NamedTuple):
@@ -115,7 +110,7 @@ def write(
     *,
     shard_tokens: int = 2**24,
 ) -> dict[str, Any]:
-    """Writes samples as shards; what was in the folder before goes first.
+    """Writes samples as shards; data that were in the folder stay whole until these are complete.
 
     Args:
       folder: made if it isn't there.
@@ -129,21 +124,15 @@ def write(
     Raises:
       ValueError: no samples, or one that is empty, misshapen or has nothing supervised; names it.
     """
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (folder / MANIFEST, *folder.glob("shard-*.safetensors")):  # the manifest first
-        old.unlink(missing_ok=True)
-    shards: list[dict[str, Any]] = []
-    for part in _parts(samples, shard_tokens):
-        name = f"shard-{len(shards):05d}.safetensors"
-        shards.append(_write_shard(folder / name, part))
-    if not shards:
-        raise ValueError(f"there are no samples to write to {folder}; give at least one")
-    counts = ("documents", "tokens", "supervised")
-    sums = {name: sum(shard[name] for shard in shards) for name in counts}
-    manifest = {"format": FORMAT, **about, **sums, "shards": shards}
-    results.write_json(folder / MANIFEST, manifest)
-    return manifest
+
+    def describe(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        if not entries:
+            raise ValueError(f"there are no samples to write to {folder}; give at least one")
+        counts = ("documents", "tokens", "supervised")
+        return {**about, **{name: sum(entry[name] for entry in entries) for name in counts}}
+
+    parts = map(_shard, _parts(samples, shard_tokens))
+    return shards.replace(pathlib.Path(folder), parts, describe)
 
 
 def read(
@@ -194,7 +183,7 @@ def read_shard(folder: str | os.PathLike[str], manifest: dict[str, Any], number:
       ValueError: a damaged file; names it and the fix.
     """
     entry = manifest["shards"][number]
-    arrays = _read_shard(pathlib.Path(folder) / entry["file"], entry)
+    arrays = shards.read(pathlib.Path(folder) / entry["file"], entry)
     tokens, mask, starts = arrays["tokens"], arrays["mask"].astype(bool), arrays["starts"]
     continues = arrays.get("continues", np.zeros(len(starts) - 1)).astype(bool)
     return Documents(tokens, mask, starts, manifest, continues)
@@ -210,7 +199,7 @@ def read_manifest(folder: str | os.PathLike[str], tokenizer: str | None = None) 
     Raises:
       ValueError: no complete data there, or tokens of another tokenizer; says why and the fix.
     """
-    manifest = _read_manifest(pathlib.Path(folder) / MANIFEST)
+    manifest = shards.read_manifest(pathlib.Path(folder) / MANIFEST)
     if tokenizer is not None and manifest.get("tokenizer") != tokenizer:
         raise ValueError(
             f"config.data: {folder} holds tokens of another tokenizer (fingerprint "
@@ -435,47 +424,13 @@ def _checked(sample: Sample) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     return ids.astype(np.int32), mask.astype(bool)
 
 
-def _write_shard(path: pathlib.Path, part: Documents) -> dict[str, Any]:
+def _shard(part: Documents) -> tuple[dict[str, NDArray], dict[str, int]]:
+    """The arrays of a shard, and their counts."""
     arrays = {"tokens": part.tokens, "mask": part.mask.astype(np.uint8), "starts": part.starts}
     if part.continues is not None and part.continues.any():
         arrays["continues"] = part.continues.astype(np.uint8)
-    content = safetensors.numpy.save(arrays)
-    with results.replacing(path) as beside:
-        beside.write_bytes(content)
-    return {
-        "file": path.name,
-        "sha256": hashlib.sha256(content).hexdigest(),
+    return arrays, {
         "documents": len(part.starts) - 1,
         "tokens": len(part.tokens),
         "supervised": int(np.sum(part.mask)),
     }
-
-
-def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(
-            f"there is no {path}: the data isn't there or isn't complete; make it with "
-            "scripts.generate_data, as docs/training.md says"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"can't read {path} ({error}); make the data again") from error
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"{path} is of the format {found!r}, not {FORMAT!r}; make the data again")
-    return manifest
-
-
-def _read_shard(path: pathlib.Path, entry: Mapping[str, Any]) -> dict[str, NDArray]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"can't read {path} ({error.strerror}); make the data again") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry["sha256"]:
-        raise ValueError(
-            f"{path} has the SHA-256 {found}, not {entry['sha256']} as its manifest says: it is "
-            "damaged or of another run; make the data again"
-        )
-    return safetensors.numpy.load(content)

@@ -53,8 +53,6 @@ def test_writing_again_leaves_nothing_of_what_was_there(tmp_path):
 
 
 def test_a_stopped_write_is_not_taken_for_data(tmp_path):
-    documents(tmp_path)
-
     def stopping():
         yield from samples(3, 1)
         raise KeyboardInterrupt
@@ -63,6 +61,19 @@ def test_a_stopped_write_is_not_taken_for_data(tmp_path):
         data.write(tmp_path / "data", stopping(), {}, shard_tokens=1)
     with pytest.raises(ValueError, match=r"there is no .*manifest.json.*isn't complete"):
         data.read(tmp_path / "data")
+
+
+def test_samples_that_turn_out_bad_leave_the_data_before(tmp_path):
+    before = documents(tmp_path, shard_tokens=100)
+    there = sorted((tmp_path / "data").iterdir())
+    bad = data.Sample("sample 7", [1, 2, 3], [False] * 3)
+    for new, message in (([*samples(9, 1), bad], "sample 7"), ([], "no samples")):
+        with pytest.raises(ValueError, match=message):
+            data.write(tmp_path / "data", new, {}, shard_tokens=1)
+        again = data.read(tmp_path / "data")
+        np.testing.assert_array_equal(again.tokens, before.tokens)
+        assert again.manifest == before.manifest
+        assert sorted((tmp_path / "data").iterdir()) == there
 
 
 @pytest.mark.parametrize("where", ["first", "last", "short", "gone", "swapped"])
