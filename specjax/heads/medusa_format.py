@@ -2,7 +2,7 @@
 
 * "vllm": ``blocks.{head}.layers.{block}.weight`` and ``.bias``, ``lm_heads.{head}.weight``, and
   ``token_map`` (int64 [Vd], the target's ids) where the draft vocabulary is a part. A single
-  ``lm_heads.0.weight`` under ``original_lm_head`` serves all heads.
+  ``lm_heads.0.weight``, or ``lm_head.weight``, under ``original_lm_head`` serves all heads.
 * "original", of the Medusa repository: ``{head}.{block}.linear.weight`` and ``.bias``, and
   ``{head}.{num_blocks}.weight``, in ``medusa_lm_head.safetensors``.
 
@@ -20,13 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from specjax.heads.medusa import MedusaConfig, block_name, projection_names
+from specjax.heads.medusa import MedusaConfig, Path, block_name, projection_names
 
 VLLM, ORIGINAL = "vllm", "original"
 LAYOUTS = (VLLM, ORIGINAL)
 FILES = {VLLM: "model.safetensors", ORIGINAL: "medusa_lm_head.safetensors"}
 _EXTRA = "medusa_config"
 _MAP = "token_map"
+_HEAD = "lm_head.weight"  # in vLLM's layout, of all heads
+# Heads, blocks of a head. A config.json of the original layout may be the base model's own, with a
+# num_hidden_layers that counts that one's blocks.
+_COUNTS = {
+    VLLM: ("num_heads", "num_hidden_layers"),
+    ORIGINAL: ("medusa_num_heads", "medusa_num_layers"),
+}
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -68,30 +75,72 @@ def read_config(about: Mapping[str, Any], tensors: Tensors) -> tuple[MedusaConfi
 
     What published folders don't say is read off the tensors: those in the original layout name no
     sizes, and some name fewer heads than the file holds.
+
+    Args:
+      about: its config.json.
+      tensors: those of its file, by the names there.
+
+    Raises:
+      ValueError: a field that can't be; names it.
     """
-    layout = layout_of(about)
-    blocks = about.get("num_hidden_layers") or about.get("medusa_num_layers") or 1
-    heads = about.get("num_heads") or about.get("medusa_num_heads") or 1
-    extra = about.get(_EXTRA)
-    if layout == ORIGINAL and extra is None:
-        numbers = [int(name.split(".")[0]) for name in tensors if name.split(".")[0].isdigit()]
-        heads = max(numbers, default=heads - 1) + 1
-    first = tensors.get(_weight(layout, 0, 0))
-    width = about.get("hidden_size") or (0 if first is None else first.shape[0])
-    last = tensors.get(_projection(layout, 0, blocks))
-    vocab = about.get("vocab_size") or (0 if last is None else last.shape[0])
+    layout, extra = layout_of(about) or VLLM, _extra(about)
+    if about.get("logit_scale") not in (None, 1):
+        raise ValueError(
+            f"config.json: logit_scale={about['logit_scale']!r}; it must be 1 or absent: multiply "
+            "the output matrices by it instead"
+        )
+    heads, blocks = (_count(about, name, 1) for name in _COUNTS[layout])
+    if layout == ORIGINAL and about.get(_EXTRA) is None:
+        held = [int(name.split(".")[0]) + 1 for name in tensors if name.split(".")[0].isdigit()]
+        heads = max(heads, *held) if held else heads  # never fewer: a file may be cut short
+    width = _count(about, "hidden_size", _rows(tensors, _weight(layout, 0, 0)))
+    vocab = _count(about, "vocab_size", _rows(tensors, _projection(layout, 0, blocks)))
     if not width or not vocab:
         raise ValueError("config.json has no hidden_size or no vocab_size, and no tensor shows it")
-    extra = extra or {"projection": _published(about, layout, tensors, blocks)}
+    published = _published(about, layout, tensors, blocks)
     config = MedusaConfig(
         target_width=width,
         num_heads=heads,
         num_blocks=blocks,
-        draft_vocab_size=about.get("truncated_vocab_size") or vocab,
-        projection=extra["projection"],
-        tree=tuple(tuple(path) for path in extra.get("tree", ())),
+        draft_vocab_size=_count(about, "truncated_vocab_size", vocab),
+        projection=extra.get("projection", published),
+        tree=_tree(extra.get("tree")),
     )
     return config, vocab
+
+
+def _extra(about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What only our own folders say."""
+    extra = about.get(_EXTRA)
+    if not (extra is None or isinstance(extra, Mapping)):
+        raise ValueError(f"config.json: {_EXTRA}={extra!r}; it must be an object, {{...}}")
+    return extra or {}
+
+
+def _count(about: Mapping[str, Any], name: str, default: int) -> int:
+    """A field that counts something; null is as good as absent."""
+    value = about.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or value < 1:
+        raise ValueError(f"config.json: {name}={value!r}; it must be an integer of at least 1")
+    return value
+
+
+def _rows(tensors: Tensors, name: str) -> int:
+    """Of a matrix; 0 where there is none."""
+    return tensors[name].shape[0] if name in tensors and tensors[name].ndim else 0
+
+
+def _tree(paths: Any) -> tuple[Path, ...]:
+    """The rank paths of a JSON file, which are checked where the configuration is made."""
+    paths = [] if paths is None else paths
+    if not (isinstance(paths, list) and all(isinstance(path, list) for path in paths)):
+        raise ValueError(
+            f"config.json: {_EXTRA}.tree={paths!r}; it must be a list of rank paths, such as "
+            "[[0], [0, 2]], or []"
+        )
+    return tuple(map(tuple, paths))
 
 
 def maps(ids: NDArray, vocab_size: int) -> dict[str, np.ndarray]:
@@ -125,8 +174,14 @@ def ids_of(path: str, token_map: np.ndarray | None, config: MedusaConfig, vocab:
 def cut(
     config: MedusaConfig, tensors: Tensors, ids: NDArray, vocab: int, layout: str
 ) -> dict[str, np.ndarray]:
-    """The tensors, with output matrices of the whole vocabulary cut to the ids, as vLLM does."""
+    """The tensors, with output matrices of the whole vocabulary cut to the ids, as vLLM does.
+
+    It takes the matrix of all heads by either name, and so does this.
+    """
     out = dict(tensors)
+    shared = _projection(layout, 0, config.num_blocks)
+    if layout == VLLM and config.projection == "shared" and shared not in out and _HEAD in out:
+        out[shared] = out.pop(_HEAD)
     for head in range(len(projection_names(config))):
         name = _projection(layout, head, config.num_blocks)
         if name in out and out[name].shape[:1] == (vocab,):
@@ -187,17 +242,17 @@ def _names(config: MedusaConfig, layout: str) -> dict[str, str]:
     return out
 
 
-def _weight(layout: str | None, head: int, block: int) -> str:
+def _weight(layout: str, head: int, block: int) -> str:
     if layout == ORIGINAL:
         return f"{head}.{block}.linear.weight"
     return f"blocks.{head}.layers.{block}.weight"
 
 
-def _projection(layout: str | None, head: int, blocks: int) -> str:
+def _projection(layout: str, head: int, blocks: int) -> str:
     return f"{head}.{blocks}.weight" if layout == ORIGINAL else f"lm_heads.{head}.weight"
 
 
-def _published(about: Mapping[str, Any], layout: str | None, tensors: Tensors, blocks: int) -> str:
+def _published(about: Mapping[str, Any], layout: str, tensors: Tensors, blocks: int) -> str:
     """Whose output matrices a folder has that doesn't say so itself."""
     if layout == ORIGINAL:  # the oldest heads came without: the target's own served them
         return "own" if _projection(layout, 0, blocks) in tensors else "target"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from specjax.heads import formats
+from specjax.heads import MedusaConfig, formats
 from tests.drafters.test_eagle import IDS
 from tests.drafters.test_medusa import CONFIGS, random
 
+ABSENT: Any = object()
 FILES = {"vllm": "model.safetensors", "original": "medusa_lm_head.safetensors"}
 
 
@@ -79,6 +81,104 @@ def test_a_published_head(tmp_path: pathlib.Path) -> None:
     again, loaded, ids = formats.load(tmp_path)
     assert again == config and loaded.keys() == heads.keys()
     np.testing.assert_array_equal(ids, np.arange(18))
+
+
+def rewritten(folder: pathlib.Path, name: str, layout: str, **changes: Any) -> MedusaConfig:
+    """Heads of a config.json with some fields changed, None: absent; what they are made of."""
+    ids, vocab = (np.arange(18, dtype=np.int32), 18) if layout == "original" else (IDS, 24)
+    formats.save(folder, CONFIGS[name], random(name), ids, vocab, layout)
+    about = json.loads((folder / "config.json").read_text()) | changes
+    about = {key: value for key, value in about.items() if value is not ABSENT}
+    (folder / "config.json").write_text(json.dumps(about))
+    return CONFIGS[name]
+
+
+def without(folder: pathlib.Path, layout: str, prefix: str) -> None:
+    path = folder / FILES[layout]
+    save_file({n: x for n, x in load_file(path).items() if not n.startswith(prefix)}, path)
+
+
+def test_a_published_head_that_was_cut_short(tmp_path: pathlib.Path) -> None:
+    """The config says three heads, and the file has lost the last."""
+    rewritten(tmp_path, "own", "original", medusa_config=ABSENT)
+    without(tmp_path, "original", "2.")
+    with pytest.raises(ValueError, match=r"no tensor 2\.0\.linear\.weight"):
+        formats.load(tmp_path)
+
+
+def test_a_published_head_with_the_fields_of_its_base_model(tmp_path: pathlib.Path) -> None:
+    """How deep the base model is says nothing of the heads; nor has theirs to be said if it's 1."""
+    base = {"num_hidden_layers": 32, "num_attention_heads": 4, "num_heads": 7}
+    config = rewritten(tmp_path / "a", "own", "original", medusa_config=ABSENT, **base)
+    assert formats.load(tmp_path / "a")[0] == config
+    base["medusa_num_layers"] = ABSENT
+    rewritten(tmp_path / "b", "target", "original", medusa_config=ABSENT, **base)
+    config = formats.load(tmp_path / "b")[0]
+    assert (config.num_heads, config.num_blocks, config.projection) == (3, 1, "target")
+
+
+@pytest.mark.parametrize("extra", [{}, {"tree": []}, {"tree": None}, None])
+def test_what_medusa_config_leaves_out_is_seen_in_the_file(
+    tmp_path: pathlib.Path, extra: Any
+) -> None:
+    for layout in FILES:
+        config = rewritten(tmp_path / layout, "own", layout, medusa_config=extra)
+        assert formats.load(tmp_path / layout)[0] == config
+
+
+def test_the_matrix_of_all_heads_by_vllm_s_other_name(tmp_path: pathlib.Path) -> None:
+    """vLLM takes lm_head.weight as well, cut to the draft vocabulary or whole."""
+    path = tmp_path / "model.safetensors"
+    for rows in (IDS, np.arange(24)):
+        config = rewritten(tmp_path, "shared", "vllm", medusa_config=ABSENT)
+        tensors = load_file(path)
+        matrix = tensors.pop("lm_heads.0.weight")
+        whole = np.zeros((24, 16), matrix.dtype)
+        whole[IDS] = matrix
+        save_file(tensors | {"lm_head.weight": whole[rows]}, path)
+        again, loaded, _ = formats.load(tmp_path)
+        assert again == config
+        np.testing.assert_array_equal(loaded["projection"], matrix.T.astype(np.float32))
+    save_file(tensors | {"lm_head.weight": matrix, "lm_heads.0.weight": matrix}, path)
+    with pytest.raises(ValueError, match=r"holds lm_head\.weight, which a head of this kind"):
+        formats.load(tmp_path)
+
+
+def test_logits_that_are_not_scaled(tmp_path: pathlib.Path) -> None:
+    config = rewritten(tmp_path, "own", "vllm", logit_scale=1.0)
+    assert formats.load(tmp_path)[0] == config
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "words"),
+    [
+        ("vllm", {"num_heads": "4"}, r"json: num_heads='4'; it must be an integer of at least 1"),
+        ("vllm", {"num_heads": 0}, "json: num_heads=0; it must be an integer of at least 1"),
+        ("vllm", {"num_hidden_layers": True}, "json: num_hidden_layers=True; it must be an int"),
+        ("original", {"medusa_num_heads": 0}, "json: medusa_num_heads=0; it must be an integer"),
+        ("original", {"medusa_num_layers": [1]}, r"json: medusa_num_layers=\[1\]; it must be"),
+        ("vllm", {"hidden_size": 16.0}, "json: hidden_size=16.0; it must be an integer"),
+        ("vllm", {"vocab_size": "24"}, "json: vocab_size='24'; it must be an integer"),
+        ("vllm", {"truncated_vocab_size": 0}, "json: truncated_vocab_size=0; it must be an int"),
+        ("vllm", {"medusa_config": 3}, r"json: medusa_config=3; it must be an object, \{...\}"),
+        ("vllm", {"medusa_config": {"projection": None}}, "projection=None; it must be one of own"),
+        (
+            "vllm",
+            {"medusa_config": {"tree": "0"}},
+            r"medusa_config.tree='0'; it must be a list of rank paths, such as \[\[0\], \[0, 2\]\]",
+        ),
+        ("vllm", {"medusa_config": {"tree": [0]}}, r"medusa_config.tree=\[0\]; it must be a list"),
+        ("vllm", {"medusa_config": {"tree": [["0"]]}}, r"tree holds \('0',\); a path is a tuple"),
+        ("vllm", {"logit_scale": 0.5}, "json: logit_scale=0.5; it must be 1 or absent: multiply"),
+        ("original", {"logit_scale": 2}, "json: logit_scale=2; it must be 1 or absent"),
+    ],
+)
+def test_fields_that_can_t_be(
+    tmp_path: pathlib.Path, layout: str, changes: dict[str, Any], words: str
+) -> None:
+    rewritten(tmp_path, "own", layout, **changes)
+    with pytest.raises(ValueError, match=words):
+        formats.load(tmp_path)
 
 
 def test_a_published_head_of_vllm(tmp_path: pathlib.Path) -> None:
