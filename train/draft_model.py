@@ -23,9 +23,9 @@ from eval import chat as chats
 from specjax.models import ModelConfig, loading, students, transformer_target
 from specjax.models.students import Student
 from specjax.models.transformer import output_rows
-from train import cli, distill, loop, vocabulary
+from train import cli, distill, loop, start
 from train.asked import Sums
-from train.draft_settings import STARTS, DraftSettings, read
+from train.draft_settings import DraftSettings, read
 from train.material import Material
 
 
@@ -45,13 +45,12 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
       s: the settings.
       workdir: of the run.
     """
-    before = None if s.start in STARTS else students.read(s.start)
+    before = students.read(s.going_on) if s.going_on else None
     target = loading.read_config(chats.find(s.target))
     config = _config(s, target, before)  # what can't be is said before features are computed
     material = Material(s, s.streams, workdir)
     params, model = material.params, transformer_target(config)
-    ids = _draft_vocabulary(config, before, material)
-    vocabulary.tell(material.documents, ids)
+    ids = start.draft_vocabulary(_kept(before), config.draft_vocab_size, material)
     draft_ids = ids if config.draft_vocab_size else None
     frozen = {
         "embed": params["embed"],
@@ -98,21 +97,17 @@ def _config(s: DraftSettings, target: ModelConfig, before: Student | None) -> Mo
         config = students.config_of(target, s.layers, size)
     except ValueError as error:
         raise ValueError(f"config.{error}") from error
-    if before and before.config != config:
-        raise ValueError(
-            f"config.start={s.start!r} holds {before.config}; this run trains {config}"
-        )
+    if before:
+        start.check_same(s.start, before.config, config)
     return config
 
 
-def _draft_vocabulary(
-    config: ModelConfig, before: Student | None, material: Material
-) -> NDArray[np.int32]:
-    """The most frequent tokens of the data; a draft model that is trained on keeps its own."""
-    if before and before.ids is not None:
-        return before.ids
-    size, most = config.draft_vocab_size, config.vocab_size
-    return vocabulary.most_frequent(material.documents, size, most)
+def _kept(before: Student | None) -> NDArray[np.int32] | None:
+    """The draft vocabulary of the one to go on from, if there is one."""
+    if before is None:
+        return None
+    whole = np.arange(before.config.vocab_size, dtype=np.int32)
+    return whole if before.ids is None else before.ids
 
 
 def _initial(

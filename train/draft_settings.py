@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from eval import results
 from train.features import FINAL
 from train.losses import BY_NAME
-from train.material import MaterialSettings
-
-STARTS = ("target", "random")
+from train.material import MaterialSettings, read_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +27,10 @@ class DraftSettings(MaterialSettings):
       positions: tokens of the drafts that ``accept_length`` is about.
     """
 
+    STARTS: ClassVar[tuple[str, ...]] = ("target", "random")
+
     layers: tuple[int, ...]
     draft_vocab_size: int
-    start: str
     cached_layers: tuple[int, ...]
     loss: str
     positions: int
@@ -55,13 +54,5 @@ class DraftSettings(MaterialSettings):
 
 
 def read(config: Mapping[str, Any]) -> DraftSettings:
-    """Settings from a config; its ``loop`` (and ``mesh``, which is in it too) is the loop's own.
-
-    Raises:
-      ValueError: a missing or an unknown key, or a value that can't be; names it.
-    """
-    values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
-    for name in ("layers", "cached_layers"):
-        if name in values:
-            values[name] = tuple(values[name])
-    return results.read(DraftSettings, values)
+    """Settings from a config; see ``material.read_settings``."""
+    return read_settings(DraftSettings, config, layers=tuple, cached_layers=tuple)

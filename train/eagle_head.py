@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.heads import formats
+from eval import chat as chats
+from specjax.heads import EagleConfig, formats
+from specjax.models import ModelConfig, loading
 from specjax.models.transformer import output_rows
-from train import asked, cli, eagle, loop, start
-from train.eagle_init import initial
-from train.eagle_settings import STARTS, EagleSettings, head_config, read
+from train import asked, cli, eagle, eagle_init, loop, start
+from train.eagle_settings import TARGET, EagleSettings, head_config, read
 from train.features import FINAL
 from train.material import Material
 
@@ -42,11 +43,12 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
       s: the settings.
       workdir: of the run.
     """
+    before = start.read(s.going_on)
+    model = loading.read_config(chats.find(s.target))
+    config = _config(s, model, before)  # what can't be is said before features are computed
     material = Material(s, (*s.layers, FINAL), workdir)
-    model, params = material.model, material.params
-    going_on = s.start if s.start not in STARTS else ""
-    ids = start.draft_vocabulary(going_on, s.draft_vocab_size, material)
-    config = head_config(s, model, len(ids))
+    params = material.params
+    ids = start.draft_vocabulary(before.ids if before else None, s.draft_vocab_size, material)
     rows = output_rows(params, jnp.asarray(ids))
     frozen = {
         "embed": params["embed"],
@@ -71,8 +73,11 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         total, sums = asked.objective(unrolled(head, frozen, batch, s.eval_steps), **how)
         return {**sums, "loss": total}
 
+    def init(key: jax.Array) -> Any:
+        return before.head if before else eagle_init.new(s.start, config, model, params, rows, key)
+
     return loop.Task(
-        init=lambda key: initial(s, config, model, params, rows, key),
+        init=init,
         loss=loss,
         frozen=frozen,
         batch=material.batch,
@@ -83,6 +88,16 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         export=lambda head, to: formats.save(to, config, head, ids, model.vocab_size),
         name=f"EAGLE-{s.version} head for {material.name}",
     )
+
+
+def _config(s: EagleSettings, model: ModelConfig, before: formats.Loaded | None) -> EagleConfig:
+    """The head's configuration, which is that of the one to go on from, if there is one."""
+    size = start.vocab_size(before, s.draft_vocab_size, model.vocab_size)
+    config = head_config(s, model, size)
+    start.check(s.start, before, config, model.vocab_size)
+    if s.start == TARGET:
+        eagle_init.check_target(config, model)
+    return config
 
 
 if __name__ == "__main__":

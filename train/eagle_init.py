@@ -10,17 +10,16 @@ from jax import Array
 
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import ModelConfig
-from train import start
-from train.eagle_settings import STARTS, EagleSettings
+from train.eagle_settings import TARGET
 
 
-def initial(
-    s: EagleSettings, config: EagleConfig, model: ModelConfig, params: Any, rows: Array, key: Array
+def new(
+    start: str, config: EagleConfig, model: ModelConfig, params: Any, rows: Array, key: Array
 ) -> Any:
-    """A head's first parameters, float32.
+    """The parameters of a new head, float32.
 
     Args:
-      s: the settings; ``start`` decides.
+      start: one of ``EagleSettings.STARTS``.
       config: the head's.
       model: the target's configuration.
       params: the target's parameters.
@@ -28,12 +27,10 @@ def initial(
       key: of the random parts.
 
     Raises:
-      ValueError: a folder that holds another kind of head.
+      ValueError: see ``check_target``.
     """
-    if s.start not in STARTS:
-        return start.parameters(s.start, config)
     head = random(config, key)
-    return from_target(config, model, params, rows, head) if s.start == "target" else head
+    return from_target(config, model, params, rows, head) if start == TARGET else head
 
 
 def random(config: EagleConfig, key: Array) -> Any:
@@ -51,6 +48,20 @@ def random(config: EagleConfig, key: Array) -> Any:
     return dict(model.init(key, one, embedded, angle, angle, attend)["params"])
 
 
+def check_target(config: EagleConfig, model: ModelConfig) -> None:
+    """Checks that a head can start as the target's last block.
+
+    Raises:
+      ValueError: it is of other sizes; names them.
+    """
+    if config.width != model.width or config.ffn_width != model.ffn_width:
+        raise ValueError(
+            f"config.start='target' copies the target's last block, of width {model.width} and "
+            f"ffn_width {model.ffn_width}; the head has {config.width} and {config.ffn_width}: "
+            "take config.ffn_width=0 (the target's), or config.start='random'"
+        )
+
+
 def from_target(
     config: EagleConfig, model: ModelConfig, params: Any, rows: Array, head: Any
 ) -> Any:
@@ -65,13 +76,12 @@ def from_target(
       params: the target's parameters.
       rows: ``[Wt, Vd]``.
       head: random parameters, which are kept where the target has nothing to give.
+
+    Raises:
+      ValueError: see ``check_target``.
     """
+    check_target(config, model)
     head, width = dict(head), config.width
-    if width != model.width or config.ffn_width != model.ffn_width:
-        raise ValueError(
-            f"config.start='target' copies the target's last block, of width {model.width} and "
-            f"ffn_width {model.ffn_width}; the head has {width} and {config.ffn_width}"
-        )
     last = params[f"block_{model.num_layers - 1}"]
     for name in ("out", "mlp_norm", "gate_up", "down"):
         head[name] = last[name]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from eval import results
 from specjax.heads.eagle import EagleConfig
 from specjax.models import ModelConfig
 from train.losses import BY_NAME
-from train.material import MaterialSettings, not_negative
+from train.material import MaterialSettings, not_negative, read_settings
 
-STARTS = ("target", "random")
+TARGET = "target"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +36,8 @@ class EagleSettings(MaterialSettings):
       feature_weight: version 1's weight of the feature regression, above 0; version 3 has none.
     """
 
+    STARTS: ClassVar[tuple[str, ...]] = (TARGET, "random")
+
     version: int
     layers: tuple[int, ...]
     draft_vocab_size: int
@@ -45,7 +46,6 @@ class EagleSettings(MaterialSettings):
     norm_features: bool
     norm_output: bool
     norm_before_residual: bool
-    start: str
     steps: int
     eval_steps: int
     loss: str
@@ -69,15 +69,8 @@ class EagleSettings(MaterialSettings):
 
 
 def read(config: Mapping[str, Any]) -> EagleSettings:
-    """Settings from a config; its ``loop`` (and ``mesh``, which is in it too) is the loop's own.
-
-    Raises:
-      ValueError: a missing or an unknown key, or a value that can't be; names it.
-    """
-    values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
-    if "layers" in values:
-        values["layers"] = tuple(values["layers"])
-    return results.read(EagleSettings, values)
+    """Settings from a config; see ``material.read_settings``."""
+    return read_settings(EagleSettings, config, layers=tuple)
 
 
 def head_config(s: EagleSettings, model: ModelConfig, vocab: int) -> EagleConfig:

@@ -6,15 +6,18 @@ import dataclasses
 import json
 import os
 import pathlib
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
 
 from eval import chat as chats
+from eval import results
 from specjax.models import ModelConfig, fingerprint, loading, transformer_target
-from train import data, features
+from train import data, features, settings
 from train.checkpoint import is_remote
+from train.mesh import Mesh
 from train.settings import SMOKE_STEPS
 
 FEATURES = ("online", "cached")
@@ -36,9 +39,12 @@ class MaterialSettings:
       batch: rows a step.
       held_out: fraction of the documents that is only evaluated on.
       held_out_rows: rows of them that are, at most, rounded up to whole batches.
+      start: what the run begins as: one of ``STARTS``, or the folder of what to go on from.
       seed: of the split and of the order.
       smoke: a run of seconds that does everything once: of few documents, with features online.
     """
+
+    STARTS: ClassVar[tuple[str, ...]] = ()
 
     target: str
     data: str
@@ -49,6 +55,7 @@ class MaterialSettings:
     batch: int
     held_out: float
     held_out_rows: int
+    start: str
     seed: int
     smoke: bool
 
@@ -62,6 +69,11 @@ class MaterialSettings:
             if getattr(self, name) not in allowed:
                 value = getattr(self, name)
                 raise ValueError(f"config.{name}={value!r}; it must be one of {allowed}")
+        if not self.start:
+            known = "".join(f"{name!r}, " for name in self.STARTS)
+            raise ValueError(
+                f"config.start=''; it must be {known}or the folder of what to go on from"
+            )
         if not self.data:
             raise ValueError(
                 "config.data is empty; make data with python -m scripts.generate_data "
@@ -73,6 +85,34 @@ class MaterialSettings:
     def cached(self) -> bool:
         """Whether features are computed ahead, into a file."""
         return self.features == "cached" and not self.smoke
+
+    @property
+    def going_on(self) -> str:
+        """The folder of what to go on from; "" where the run begins as something new."""
+        return "" if self.start in self.STARTS else self.start
+
+
+S = TypeVar("S", bound=MaterialSettings)
+
+
+def read_settings(kind: type[S], config: Mapping[str, Any], **convert: Callable[[Any], Any]) -> S:
+    """Settings from a config; its ``loop`` (and ``mesh``, which is in it too) is the loop's own.
+
+    Args:
+      kind: of the settings.
+      config: of the command.
+      **convert: what to make of the values of some keys.
+
+    Raises:
+      ValueError: a missing or an unknown key, a value that can't be, or a batch that the loop
+        can't cut into equal parts for these devices; names it.
+    """
+    values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
+    values |= {name: made(values[name]) for name, made in convert.items() if name in values}
+    s, loop = results.read(kind, values), settings.read(config["loop"])
+    # As the loop will cut it, hours of features later.
+    Mesh(loop.mesh_size()).microbatches(np.zeros([s.batch], np.int8), loop.accumulation)
+    return s
 
 
 def not_negative(**values: float) -> None:
@@ -184,7 +224,7 @@ class Material:
         Args:
           ids: int32 ``[Vd]``, the draft vocabulary.
         """
-        settings = {
+        own = {
             name: value
             for name, value in dataclasses.asdict(self._settings).items()
             if name not in ("target", "data", "features", "feature_store")
@@ -194,7 +234,7 @@ class Material:
             "target": fingerprint.target(self.folder),
             "data": fingerprint.text(str(self.documents.manifest)),
             "draft_vocabulary": fingerprint.text(str(ids.tolist())),
-            **json.loads(json.dumps(settings)),
+            **json.loads(json.dumps(own)),
         }
 
     @property

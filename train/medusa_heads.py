@@ -13,22 +13,21 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eval import results
+from eval import chat as chats
 from specjax.heads import MedusaConfig, MedusaHeads, formats
 from specjax.heads.medusa import projection_names
+from specjax.models import ModelConfig, loading
 from specjax.models.transformer import output_rows
 from train import asked, cli, loop, medusa, start
 from train.features import FINAL
 from train.losses import BY_NAME
-from train.material import Material, MaterialSettings, not_negative
-
-TARGET = "target"
+from train.material import Material, MaterialSettings, not_negative, read_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +48,14 @@ class MedusaSettings(MaterialSettings):
       decay: weight of each further head's loss.
     """
 
+    STARTS: ClassVar[tuple[str, ...]] = ("target",)
+
     cached_layers: tuple[int, ...]
     num_heads: int
     num_blocks: int
     draft_vocab_size: int
     projection: str
     tree: tuple[tuple[int, ...], ...]
-    start: str
     loss: str
     decay: float
 
@@ -91,19 +91,12 @@ class MedusaSettings(MaterialSettings):
 
 
 def read(config: Mapping[str, Any]) -> MedusaSettings:
-    """Settings from a config; its ``loop`` (and ``mesh``, which is in it too) is the loop's own.
+    """Settings from a config; see ``material.read_settings``."""
 
-    Raises:
-      ValueError: a missing or an unknown key, or a value that can't be; names it.
-    """
-    values = {name: value for name, value in config.items() if name not in ("loop", "mesh")}
-    if "cached_layers" in values:
-        values["cached_layers"] = tuple(values["cached_layers"])
-    if "tree" in values:
-        values["tree"] = tuple(
-            tuple(path) if isinstance(path, list | tuple) else path for path in values["tree"]
-        )
-    return results.read(MedusaSettings, values)
+    def tree(paths: Any) -> tuple[Any, ...]:
+        return tuple(tuple(path) if isinstance(path, list | tuple) else path for path in paths)
+
+    return read_settings(MedusaSettings, config, cached_layers=tuple, tree=tree)
 
 
 def run(config: Mapping[str, Any], workdir: str) -> loop.Summary:
@@ -122,10 +115,11 @@ def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
       s: the settings.
       workdir: of the run.
     """
+    before = start.read(s.going_on)
+    model = loading.read_config(chats.find(s.target))
+    config = _config(s, model, before)  # what can't be is said before features are computed
     material = Material(s, s.layers, workdir)
-    model = material.model
-    ids = start.draft_vocabulary("" if s.start == TARGET else s.start, s.draft_vocab_size, material)
-    config = s.heads(model.width, len(ids))
+    ids = start.draft_vocabulary(before.ids if before else None, s.draft_vocab_size, material)
     rows = output_rows(material.params, jnp.asarray(ids))
     frozen = {
         "rows": rows,
@@ -149,7 +143,7 @@ def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
         return {**sums, "loss": total}
 
     return loop.Task(
-        init=lambda key: initial(s, config, rows, key),
+        init=lambda key: before.head if before else initial(config, rows, key),
         loss=loss,
         frozen=frozen,
         batch=material.batch,
@@ -162,17 +156,22 @@ def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
     )
 
 
-def initial(s: MedusaSettings, config: MedusaConfig, rows: jax.Array, key: jax.Array) -> Any:
-    """The heads' first parameters, float32.
+def _config(s: MedusaSettings, model: ModelConfig, before: formats.Loaded | None) -> MedusaConfig:
+    """The heads' configuration, which is that of those to go on from, if there are any."""
+    size = start.vocab_size(before, s.draft_vocab_size, model.vocab_size)
+    config = s.heads(model.width, size)
+    start.check(s.start, before, config, model.vocab_size)
+    return config
+
+
+def initial(config: MedusaConfig, rows: jax.Array, key: jax.Array) -> Any:
+    """The parameters of new heads, float32.
 
     Args:
-      s: the settings; ``start`` decides.
       config: the heads'.
       rows: ``[W, Vd]``, the target's output matrix at the draft vocabulary.
       key: for the parameters' shapes; nothing of it is left in them.
     """
-    if s.start != TARGET:
-        return start.parameters(s.start, config)
     one = jnp.zeros([1, config.target_width], jnp.float32)
     heads = dict(MedusaHeads(config).init(key, one, (rows.astype(jnp.float32), None))["params"])
     copies = {name: jnp.array(rows, jnp.float32) for name in projection_names(config)}

@@ -27,14 +27,23 @@ def most_frequent(documents: Documents, size: int, vocab_size: int) -> NDArray[n
     Raises:
       ValueError: a size above V or below 0.
     """
+    counts = np.bincount(documents.tokens[documents.mask], minlength=vocab_size)
+    order = np.argsort(-counts, kind="stable")[: size_of(size, vocab_size)]
+    return np.sort(order).astype(np.int32)
+
+
+def size_of(size: int, vocab_size: int) -> int:
+    """Vd, where 0 stands for all of V.
+
+    Raises:
+      ValueError: a size above V or below 0.
+    """
     if not 0 <= size <= vocab_size:
         raise ValueError(
-            f"draft_vocab_size={size}; it must be 1 to {vocab_size}, the target's vocabulary, or 0 "
-            "for all of it"
+            f"config.draft_vocab_size={size}; it must be 1 to {vocab_size}, the target's "
+            "vocabulary, or 0 for all of it"
         )
-    counts = np.bincount(documents.tokens[documents.mask], minlength=vocab_size)
-    order = np.argsort(-counts, kind="stable")[: size or vocab_size]
-    return np.sort(order).astype(np.int32)
+    return size or vocab_size
 
 
 def coverage(documents: Documents, ids: NDArray[np.int32]) -> float:

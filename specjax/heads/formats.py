@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +22,20 @@ from specjax.heads.medusa import MedusaConfig
 from specjax.models import saving
 
 HeadConfig = EagleConfig | MedusaConfig
-Loaded = tuple[HeadConfig, dict[str, Any], NDArray[np.int32]]
+
+
+class Loaded(NamedTuple):
+    """What is in a head's folder.
+
+    Attributes:
+      config: its configuration, which says the kind.
+      head: its parameters, float32.
+      ids: int32 ``[Vd]``, ascending, the draft vocabulary.
+    """
+
+    config: HeadConfig
+    head: dict[str, Any]
+    ids: NDArray[np.int32]
 
 
 def save(
@@ -66,10 +79,6 @@ def load(folder: str | os.PathLike[str]) -> Loaded:
 
     Args:
       folder: as ``save`` writes it, or a published EAGLE-3 head, or published Medusa heads.
-
-    Returns:
-      The configuration, which says the kind, the parameters (float32), and int32 ``[Vd]``, the
-      draft vocabulary.
 
     Raises:
       ValueError: a missing, truncated or unknown tensor, or one of another shape; names it.
@@ -116,7 +125,7 @@ def _eagle(path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndar
     ids = eagle_format.ids_of(str(path), *maps, config, vocab_size)
     tensors.pop("embed_tokens.weight", None)  # a copy of the target's
     _check(path, tensors, eagle_format.shapes(config))
-    return config, eagle_format.from_file(config, _wide(tensors)), ids
+    return Loaded(config, eagle_format.from_file(config, _wide(tensors)), ids)
 
 
 def _medusa(
@@ -129,7 +138,7 @@ def _medusa(
     tensors = medusa_format.cut(config, tensors, ids, vocab, layout)
     _check(path, tensors, medusa_format.shapes(config, layout, medusa_format.has_bias(about)))
     heads = medusa_format.from_file(config, _wide(tensors), ids, layout)
-    return config, heads, np.sort(ids)
+    return Loaded(config, heads, np.sort(ids))
 
 
 def _about(folder: pathlib.Path) -> dict[str, Any]:

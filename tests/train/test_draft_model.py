@@ -107,7 +107,9 @@ def test_going_on_keeps_the_vocabulary(
     was, now = students.read(tmp_path / "was"), students.read(tmp_path / "run" / "last")
     np.testing.assert_array_equal(now.ids, ids)
     jax.tree.map(np.testing.assert_array_equal, now.own, was.own)
-    with pytest.raises(ValueError, match=r"config\.start='.*' holds ModelConfig.*this run trains"):
+    with pytest.raises(
+        ValueError, match="made with num_layers=1, but this run has num_layers=2; give the run"
+    ):
         command.run(
             config_of(folder, shards, start=str(tmp_path / "was"), layers=(0, 1)),
             str(tmp_path / "other"),
@@ -136,6 +138,16 @@ def test_bad_settings(
     changes, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         command.run(config_of(folder, shards, features="cached", **changes), str(tmp_path))
+    assert not list(tmp_path.iterdir()), "work was done before it was said"
+
+
+def test_a_batch_that_cannot_be_cut_is_refused(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    config = config_of(folder, shards, features="cached", batch=3)
+    config.loop.accumulation = 2
+    with pytest.raises(ValueError, match=r"a batch of 3 can't be cut into .* 2 \* 1 equal parts"):
+        command.run(config, str(tmp_path))
     assert not list(tmp_path.iterdir()), "work was done before it was said"
 
 

@@ -138,7 +138,19 @@ BAD = {
     "no data": (dict(data=""), "config.data is empty; make data"),
     "vocabulary": (dict(draft_vocab_size=10**6), "draft_vocab_size=1000000; it must be 1 to"),
     "held out": (dict(held_out=1.5), "config.held_out=1.5; it is a fraction"),
-    "start": (dict(start="/nowhere"), r"config\.json is missing"),
+    "no start": (dict(start=""), "config.start=''; it must be 'target', 'random', or the folder"),
+    "start": (dict(start="/nowhere"), r"start='/nowhere' is no head .*config\.json is missing"),
+    "version": (dict(version=2), "version=2; an EAGLE head is of version 1 or 3"),
+    "layers of version 1": (
+        dict(version=1, feature_weight=1.0, own_head=False),
+        r"it needs .* one layer; got .*layers=\(1, 2, -1\)",
+    ),
+    "the embedding": (dict(layers=(0, 1)), r"layers=\(0, 1\); .*the embedding is read anyway"),
+    "a block of another size": (
+        dict(ffn_width=64),
+        r"of width 32 and ffn_width 48; the head has 32 and 64: take config\.ffn_width=0",
+    ),
+    "a mesh": (dict(mesh="data:2"), r"loop\.mesh asks for 2 device\(s\), but there are 1"),
 }
 
 
@@ -149,7 +161,37 @@ def test_bad_settings(
     changes, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         eagle_head.run(config_of(folder, shards, **changes), str(tmp_path))
-    assert not (tmp_path / "best").exists()
+    assert not list(tmp_path.iterdir()), "work was done before it was said"
+
+
+def test_a_batch_that_cannot_be_cut_is_refused(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    config = config_of(folder, shards, batch=3)
+    config.loop.accumulation = 2
+    with pytest.raises(ValueError, match=r"a batch of 3 can't be cut into .* 2 \* 1 equal parts"):
+        eagle_head.run(config, str(tmp_path))
+    assert not list(tmp_path.iterdir()), "work was done before it was said"
+
+
+def test_a_head_of_something_else_is_no_start(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    other = tiny.make_head(tmp_path / "other")
+    few = tiny.make_folder(tmp_path / "few", vocab_size=250)
+    medusa = tiny.make_medusa(tmp_path / "medusa")
+    cases = [
+        (dict(start=str(other)), r"with layers=\(1, 2\), but this run has layers=\(1, 2, -1\)"),
+        (
+            dict(start=str(other), layers=(1, 2), target=str(few)),
+            "drafts token 252, but the target has 0 to 249; start from a head that was made for it",
+        ),
+        (dict(start=str(medusa)), "of another kind: it is Medusa, and this command trains Eagle"),
+    ]
+    for changes, message in cases:
+        with pytest.raises(ValueError, match=message):
+            eagle_head.run(config_of(folder, shards, **changes), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists(), "work was done before it was said"
 
 
 def test_a_smoke_run_computes_no_features_ahead(

@@ -67,7 +67,7 @@ def test_new_heads_say_what_the_target_does(folder, projection) -> None:  # noqa
     settings = medusa_heads.read(config_of(folder, "x", projection=projection))
     config = settings.heads(model.width, len(ids))
     rows = output_rows(params, jnp.asarray(ids))
-    heads = medusa_heads.initial(settings, config, rows, jax.random.key(0))
+    heads = medusa_heads.initial(config, rows, jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (model.width,))
     logits = medusa_heads.MedusaHeads(config).apply({"params": heads}, x, (rows, None))
     np.testing.assert_allclose(logits, jnp.broadcast_to(x @ rows, (3, 32)), rtol=1e-4, atol=1e-5)
@@ -90,7 +90,7 @@ def test_heads_that_are_trained_on_keep_their_vocabulary(
     settings = medusa_heads.read(config_of(folder, shards, **changes))
     config = settings.heads(model.width, 64)
     rows = output_rows(loading.load_params(folder, model, panels=False), jnp.asarray(ids))
-    was = medusa_heads.initial(settings, config, rows, jax.random.key(0))
+    was = medusa_heads.initial(config, rows, jax.random.key(0))
     formats.save(tmp_path / "other", config, was, ids, model.vocab_size)
     again = config_of(folder, shards, start=str(tmp_path / "other"), **changes)
     again.loop.update(steps=1, lr=1e-12, adam_lr=1e-12)
@@ -124,14 +124,28 @@ def test_bad_settings(folder, shards, tmp_path, name) -> None:  # noqa: F811
     changes, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         medusa_heads.run(config_of(folder, shards, **changes), str(tmp_path))
-    assert not (tmp_path / "best").exists()
+    assert not list(tmp_path.iterdir()), "work was done before it was said"
 
 
-def test_a_head_of_another_kind_is_no_start(folder, shards, tmp_path) -> None:  # noqa: F811
-    other = tiny.make_head(tmp_path / "other")
-    config = config_of(folder, shards, start=str(other), features="online")
-    with pytest.raises(ValueError, match=r"holds EagleConfig\(.*this run trains MedusaConfig"):
-        medusa_heads.run(config, str(tmp_path / "run"))
+def test_a_batch_that_cannot_be_cut_is_refused(folder, shards, tmp_path) -> None:  # noqa: F811
+    config = config_of(folder, shards, batch=3)
+    config.loop.accumulation = 2
+    with pytest.raises(ValueError, match=r"a batch of 3 can't be cut into .* 2 \* 1 equal parts"):
+        medusa_heads.run(config, str(tmp_path))
+    assert not list(tmp_path.iterdir()), "work was done before it was said"
+
+
+def test_other_heads_are_no_start(folder, shards, tmp_path) -> None:  # noqa: F811
+    eagle, medusa = tiny.make_head(tmp_path / "eagle"), tiny.make_medusa(tmp_path / "medusa")
+    cases = {
+        eagle: "holds a head of another kind: it is Eagle, and this command trains Medusa",
+        medusa: "was made with num_blocks=1, but this run has num_blocks=3; give the run what",
+    }
+    for start, message in cases.items():
+        config = config_of(folder, shards, start=str(start))
+        with pytest.raises(ValueError, match=message):
+            medusa_heads.run(config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists(), "work was done before it was said"
 
 
 def test_a_run_goes_on_with_its_own_settings_alone(folder, shards, tmp_path) -> None:  # noqa: F811
