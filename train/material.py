@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -123,7 +124,15 @@ def not_negative(**values: float) -> None:
 
 
 class Material:
-    """The target and its data, with batches that are functions of the step alone."""
+    """The target and its data, with batches that are functions of the step alone.
+
+    Attributes:
+      folder: the target's.
+      model: its configuration.
+      params: its parameters.
+      documents: what is trained on.
+      held_out_documents: what is only evaluated on.
+    """
 
     def __init__(self, s: MaterialSettings, layers: tuple[int, ...], workdir: str) -> None:
         """Loads all of it; with cached features, computes those that aren't there yet.
@@ -136,6 +145,7 @@ class Material:
         Raises:
           ValueError: a model or data that can't be used, or a cache of something else.
         """
+        self._settings = s
         store = s.feature_store or os.path.join(workdir, "features")
         if s.cached and is_remote(store):
             raise ValueError(
@@ -154,15 +164,18 @@ class Material:
         self.params: Any = loading.load_params(self.folder, self.model, panels=False)
         few = SMOKE_STEPS * s.batch  # a row takes one of them or more
         most = 8 * few if s.smoke else None
-        self.documents = data.read(s.data, fingerprint.tokenizer(self.folder), most)
-        parts = data.split(self.documents, s.held_out, s.seed)
+        documents = data.read(s.data, fingerprint.tokenizer(self.folder), most)
+        self._manifest = documents.manifest
+        self._tell_other_author()
+        parts = data.split(documents, s.held_out, s.seed)
         if s.smoke:
             parts = data.first(parts[0], few), data.first(parts[1], s.batch)
+        self.documents, self.held_out_documents = parts
         self._train, self._held_out = (data.pack(part, s.length) for part in parts)
-        _tell_cut(data.cut(self.documents, s.length), len(self.documents.lengths), s.length)
+        _tell_cut(data.cut(documents, s.length), len(documents.lengths), s.length)
         if s.supervise == "all":
             self._train = data.supervise_all(self._train)
-        self._settings, self._layers = s, layers
+        self._layers = layers
         self._target = transformer_target(self.model)
         self._store: features.Store | None = None
         if s.cached:
@@ -172,7 +185,7 @@ class Material:
         pairs = zip(self._train, self._held_out, strict=True)
         rows = data.Rows(*(np.concatenate(pair) for pair in pairs))
         about = {
-            "target": fingerprint.target(self.folder),
+            "target": self._target_fingerprint,
             "layers": list(self._layers),
             "rows": features.rows_fingerprint(rows),
             "dtype": str(jax.tree.leaves(self.params)[0].dtype),  # that they're computed in
@@ -180,6 +193,21 @@ class Material:
         store = features.Store(place, len(self._layers) * self.model.width, about)
         store.fill(self._target, self._layers, self.params, rows)
         return store
+
+    @functools.cached_property
+    def _target_fingerprint(self) -> str:
+        """Of weights that take a while to read."""
+        return fingerprint.target(self.folder)
+
+    def _tell_other_author(self) -> None:
+        """Says so where another target wrote the data: it may be meant, and seldom is."""
+        author = self._manifest.get("target")
+        if author not in (None, self._target_fingerprint):
+            say(
+                f"{self._settings.data} holds answers of another target "
+                f"({self._manifest.get('target_name')}, fingerprint {author!s:.12}; this one's is "
+                f"{self._target_fingerprint:.12}): a head learns best what its own target writes"
+            )
 
     @property
     def name(self) -> str:
@@ -231,8 +259,8 @@ class Material:
             and not (name == "smoke" and not value)  # older checkpoints don't speak of it
         }
         return {
-            "target": fingerprint.target(self.folder),
-            "data": fingerprint.text(str(self.documents.manifest)),
+            "target": self._target_fingerprint,
+            "data": fingerprint.text(str(self._manifest)),
             "draft_vocabulary": fingerprint.text(str(ids.tolist())),
             **json.loads(json.dumps(own)),
         }
@@ -243,10 +271,14 @@ class Material:
         return self._settings.batch * self._settings.length
 
 
-def _tell_cut(cut: data.Cut, count: int, length: int) -> None:
+def say(text: str) -> None:
+    """Prints a line, in one of all processes."""
     if jax.process_index() == 0:
-        print(
-            f"documents cut: {cut.documents} of {count} are longer than config.length={length}, "
-            f"{cut.dropped} of them left out; {cut.tokens} tokens lost",
-            flush=True,
-        )
+        print(text, flush=True)
+
+
+def _tell_cut(cut: data.Cut, count: int, length: int) -> None:
+    say(
+        f"documents cut: {cut.documents} of {count} are longer than config.length={length}, "
+        f"{cut.dropped} of them left out; {cut.tokens} tokens lost"
+    )

@@ -92,21 +92,20 @@ def check_same(folder: str, was: Any, now: Any) -> None:
 
 
 def draft_vocabulary(kept: NDArray[np.int32] | None, size: int, material: Material) -> np.ndarray:
-    """The most frequent tokens of the data; what is trained on keeps its own.
+    """The most frequent tokens of the documents to train on; what is gone on from keeps its own.
 
-    Prints how much of the data they cover.
+    Prints how much of the held-out documents they cover.
 
     Args:
-      kept: int32 ``[Vd]``, the draft vocabulary of what is trained on; None: of none.
+      kept: int32 ``[Vd]``, the draft vocabulary of what is gone on from; None: of nothing.
       size: Vd of a new one; see ``vocabulary.most_frequent``.
       material: what is trained on.
 
     Returns:
       int32 ``[Vd]``, ascending.
     """
-    documents = material.documents
     ids = kept
     if ids is None:
-        ids = vocabulary.most_frequent(documents, size, material.model.vocab_size)
-    vocabulary.tell(documents, ids)
+        ids = vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
+    vocabulary.tell(material.held_out_documents, ids)
     return ids

@@ -7,11 +7,11 @@ up; what comes out is the target's all the same.
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from train.data import Documents
+from train.material import say
 
 
 def most_frequent(documents: Documents, size: int, vocab_size: int) -> NDArray[np.int32]:
@@ -52,7 +52,6 @@ def coverage(documents: Documents, ids: NDArray[np.int32]) -> float:
 
 
 def tell(documents: Documents, ids: NDArray[np.int32]) -> None:
-    """Prints the coverage."""
-    if jax.process_index() == 0:
-        share = 100 * coverage(documents, ids)
-        print(f"the draft vocabulary covers {share:.1f}% of what the target says", flush=True)
+    """Prints the coverage of documents that the vocabulary wasn't chosen from."""
+    share = 100 * coverage(documents, ids)
+    say(f"the draft vocabulary covers {share:.1f}% of what the target says in held-out text")

@@ -11,9 +11,11 @@ import pytest
 
 from eval import heads
 from specjax.heads import formats
+from specjax.models import fingerprint
 from tests.eval import tiny
 from tests.train.whole_config import check_what_a_run_says_of_itself, titles  # noqa: F401
-from train import data, eagle_head, loop, vocabulary
+from train import data, eagle_head, loop, start, vocabulary
+from train.material import Material
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +205,7 @@ def test_a_smoke_run_computes_no_features_ahead(
     task = eagle_head.run(config, str(tmp_path))
     said = capsys.readouterr().out
     assert "documents cut: 0 of 24 are longer than config.length=64" in said
-    assert "the draft vocabulary covers 100.0% of what the target says" in said
+    assert "the draft vocabulary covers 100.0% of what the target says in held-out text" in said
     assert not list(tmp_path.iterdir())
     assert task.frozen["target"] and task.fingerprint["smoke"] is True
     known = set(map(tuple, data.read(shards).tokens.reshape(24, 32).tolist()))
@@ -232,6 +234,36 @@ def test_tokens_of_another_tokenizer_are_refused(
     ):
         eagle_head.run(config_of(folder, other), str(tmp_path))
     assert not (tmp_path / "features").exists()
+
+
+@pytest.mark.parametrize("author", ["other", "same", "unknown"])
+def test_answers_of_another_target_are_told(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys, author: str
+) -> None:
+    ours = fingerprint.target(folder)
+    authors = {"other": {"target": 64 * "a", "target_name": "big"}, "same": {"target": ours}}
+    shards = tiny.make_shards(tmp_path / "shards", folder)
+    about = json.loads((shards / "manifest.json").read_text()) | authors.get(author, {})
+    (shards / "manifest.json").write_text(json.dumps(about))
+    Material(eagle_head.read(config_of(folder, shards, features="online")), (-1,), "")
+    said = f"{shards} holds answers of another target (big, fingerprint {12 * 'a'}; this one's is {ours[:12]})"
+    out = capsys.readouterr().out
+    assert (said in out) == ("another target" in out) == (author == "other")
+
+
+def test_held_out_text_has_no_say_in_the_vocabulary(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys
+) -> None:
+    """Every document says a token of its own: those of the held-out ones are never chosen."""
+    samples = [data.Sample(str(i), [97 + i] * 8, [True] * 8) for i in range(20)]
+    data.write(tmp_path, samples, {"tokenizer": fingerprint.tokenizer(folder)})
+    settings = eagle_head.read(config_of(folder, tmp_path, features="online"))
+    material = Material(settings, (-1,), "")
+    held_out = {int(token) for batch in material.held_out() for token in np.unique(batch["tokens"])}
+    ids = start.draft_vocabulary(None, 16, material)
+    assert len(ids) == 16 and held_out - {0} and not held_out & set(ids.tolist())
+    assert set(ids.tolist()) <= set(range(97, 117))
+    assert "covers 0.0% of what the target says in held-out text" in capsys.readouterr().out
 
 
 def test_the_most_frequent_tokens(shards: pathlib.Path) -> None:
