@@ -179,28 +179,48 @@ def config_json(config: EagleConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def read_config(config: Mapping[str, Any]) -> EagleConfig:
-    """The head that a config.json speaks of."""
-    inner = config.get("eagle_config", {})
-    layers = inner.get("eagle_aux_hidden_state_layer_ids")
-    if not layers:
-        raise ValueError(
-            "config.json has no eagle_config.eagle_aux_hidden_state_layer_ids: which layers of the "
-            "target the head reads"
-        )
-    heads, width = config["num_attention_heads"], config["hidden_size"]
+    """The head that a config.json speaks of.
+
+    Raises:
+      ValueError: a field that is missing or can't be; names it.
+    """
+    inner = config.get("eagle_config") or {}
+    layers = _layers(inner)
+    heads, width = _size(config, "num_attention_heads"), _size(config, "hidden_size")
     version = inner.get("version", 3)
+    vocabulary = "vocab_size" if config.get("draft_vocab_size") is None else "draft_vocab_size"
     return EagleConfig(
         version=version,
-        target_width=config.get("target_hidden_size") or width,
+        target_width=_size(config, "target_hidden_size", width),
         layers=tuple(i + 1 if i >= 0 else i for i in layers),
-        draft_vocab_size=config.get("draft_vocab_size") or config["vocab_size"],
+        draft_vocab_size=_size(config, vocabulary),
         width=width,
         num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or width // heads,
-        ffn_width=config["intermediate_size"],
+        num_kv_heads=_size(config, "num_key_value_heads", heads),
+        head_dim=_size(config, "head_dim", width // heads),
+        ffn_width=_size(config, "intermediate_size"),
         norm_eps=float(config.get("rms_norm_eps", 1e-6)),
         rope=read_rope(config, "llama"),
         own_head=inner.get("own_head", version == 3),
         **{flag: bool(inner.get(flag, False)) for flag in _FLAGS},
     )
+
+
+def _layers(inner: Any) -> list[int]:
+    """The numbers of the layers in ``eagle_config``, as they are there."""
+    name = "eagle_aux_hidden_state_layer_ids"
+    layers = inner.get(name) if isinstance(inner, Mapping) else None
+    if not isinstance(layers, list) or not layers or any(type(i) is not int for i in layers):
+        raise ValueError(
+            f"config.json: eagle_config.{name}={layers!r}; it must be a list of the target's "
+            "layers that the head reads"
+        )
+    return layers
+
+
+def _size(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A field that holds a size; null is as good as absent."""
+    value = default if config.get(name) is None else config[name]
+    if type(value) is not int or value < 1:
+        raise ValueError(f"config.json: {name}={value!r}; it must be an integer of at least 1")
+    return value

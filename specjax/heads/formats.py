@@ -5,11 +5,10 @@ EAGLE heads: ``eagle_format``; Medusa heads, in two layouts: ``medusa_format``.
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 from specjax.heads import eagle_format, medusa_format
 from specjax.heads.eagle import EagleConfig
 from specjax.heads.medusa import MedusaConfig
-from specjax.models import saving
+from specjax.models import loading, saving
 
 HeadConfig = EagleConfig | MedusaConfig
+T = TypeVar("T")
 
 
 class Loaded(NamedTuple):
@@ -116,8 +116,8 @@ def weights_file(folder: str | os.PathLike[str]) -> pathlib.Path:
     return folder / name
 
 
-def _eagle(path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> Loaded:
-    config = eagle_format.read_config(about)
+def _eagle(path: pathlib.Path, about: Mapping[str, Any], tensors: dict[str, np.ndarray]) -> Loaded:
+    config = _of(path.parent, eagle_format.read_config, about)
     maps = tensors.pop("d2t", None), tensors.pop("t2d", None)
     vocab_size = about.get("vocab_size")
     if not (vocab_size is None or type(vocab_size) is int):
@@ -129,11 +129,11 @@ def _eagle(path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndar
 
 
 def _medusa(
-    path: pathlib.Path, about: dict[str, Any], tensors: dict[str, np.ndarray], layout: str
+    path: pathlib.Path, about: Mapping[str, Any], tensors: dict[str, np.ndarray], layout: str
 ) -> Loaded:
     tensors = {name.removeprefix("medusa_heads."): value for name, value in tensors.items()}
     token_map = tensors.pop("token_map", None)
-    config, vocab = medusa_format.read_config(about, tensors)
+    config, vocab = _of(path.parent, medusa_format.read_config, about, tensors)
     ids = medusa_format.ids_of(str(path), token_map, config, vocab)
     tensors = medusa_format.cut(config, tensors, ids, vocab, layout)
     _check(path, tensors, medusa_format.shapes(config, layout, medusa_format.has_bias(about)))
@@ -141,8 +141,16 @@ def _medusa(
     return Loaded(config, heads, np.sort(ids))
 
 
-def _about(folder: pathlib.Path) -> dict[str, Any]:
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+def _about(folder: pathlib.Path) -> Mapping[str, Any]:
+    return loading.read_json(folder / "config.json")
+
+
+def _of(folder: pathlib.Path, read: Callable[..., T], *args: Any) -> T:
+    """What ``read`` makes of a folder's config.json; its errors name the folder."""
+    try:
+        return read(*args)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
 
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:

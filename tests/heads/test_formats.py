@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 
 import jax
 import numpy as np
@@ -101,6 +102,50 @@ def test_faulty_files(tmp_path: pathlib.Path, name: str) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=message):
         formats.load(tmp_path)
+
+
+FIELDS = {
+    "hidden_size": (None, "hidden_size=None; it must be an integer of at least 1"),
+    "num_attention_heads": (None, "num_attention_heads=None; it must be an integer"),
+    "intermediate_size": ("24", "intermediate_size='24'; it must be an integer"),
+    "num_key_value_heads": (0, "num_key_value_heads=0; it must be an integer"),
+    "draft_vocab_size": (-1, "draft_vocab_size=-1; it must be an integer"),
+    "eagle_config": (
+        None,
+        "eagle_config.eagle_aux_hidden_state_layer_ids=None; it must be a list of the target's",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_faulty_fields(tmp_path: pathlib.Path, name: str) -> None:
+    config = CONFIGS["3"]
+    formats.save(tmp_path, config, eagle_init.random(config, jax.random.key(0)), IDS, 24)
+    path = tmp_path / "config.json"
+    value, message = FIELDS[name]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ValueError, match=rf"{tmp_path}: config\.json: {re.escape(message)}"):
+        formats.load(tmp_path)
+
+
+def test_no_size_of_a_vocabulary(tmp_path: pathlib.Path) -> None:
+    config = CONFIGS["3"]
+    formats.save(tmp_path, config, eagle_init.random(config, jax.random.key(0)), IDS, 24)
+    path = tmp_path / "config.json"
+    about = json.loads(path.read_text())
+    del about["draft_vocab_size"], about["vocab_size"]
+    path.write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"config\.json: vocab_size=None; it must be an integer"):
+        formats.load(tmp_path)
+
+
+@pytest.mark.parametrize("text, message", [("{", "is not valid JSON"), ("[1]", "holds a list")])
+def test_a_config_that_is_no_object(tmp_path: pathlib.Path, text: str, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    for read in (formats.load, formats.is_head):
+        with pytest.raises(ValueError, match=f"{path} {message}"):
+            read(tmp_path)
 
 
 def test_a_file_of_the_whole_vocabulary_needs_no_map(tmp_path: pathlib.Path) -> None:
