@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from eval import chat as chats
 from eval.chat import Chat
-from eval.models import HEADS
+from eval.models import HEADS, Head
 from eval.settings import Settings
 from specjax import device
-from specjax.heads import formats
+from specjax.heads import (
+    EagleConfig,
+    EagleHead,
+    MedusaHeads,
+    eagle_format,
+    formats,
+    medusa_format,
+)
+from specjax.heads.formats import HeadConfig
 from specjax.models import ModelConfig, loading, students, transformer_target
 
 # A pass that takes this many times its floor waits for something else than memory.
@@ -20,7 +29,7 @@ LAUNCH_BOUND = 3.0
 
 
 def table(settings: Settings, slots: int, memory: int | None = None) -> str:
-    """Memory the run needs, from the models' config.json files alone.
+    """Memory the run needs, from config.json files and the shapes in the heads' files alone.
 
     Args:
       settings: the run's.
@@ -45,13 +54,12 @@ def table(settings: Settings, slots: int, memory: int | None = None) -> str:
         "logits": 3 * 4 * (nodes + 1) * target.vocab_size,
     }
     if "draft_model" in settings.drafting:
-        draft = _config(settings.draft) if settings.draft else target
-        weights = _draft_bytes(settings.draft, draft, dtype) if settings.draft else 0
+        draft, weights = _draft(settings.draft, target, dtype)
         items["draft weights" if weights else "draft weights (the target's)"] = weights
         items["draft KV cache"] = _cache_bytes(draft, slots, dtype)
     for name, head in heads.items():
         if name in settings.drafting:
-            items[f"head ({name})"] = _head_bytes(name, head.folder, dtype)
+            items[f"head ({name})"] = _head_bytes(name, head.folder, target, dtype)
     return device.preflight(items, memory)
 
 
@@ -65,30 +73,56 @@ def _weight_bytes(config: ModelConfig, dtype: jnp.dtype) -> int:
     return copies * config.num_parameters * dtype.itemsize
 
 
-def _draft_bytes(name: str, config: ModelConfig, dtype: jnp.dtype) -> int:
-    """A draft model's weights; of a distilled one what it does not share with the target."""
+def _draft(name: str, target: ModelConfig, dtype: jnp.dtype) -> tuple[ModelConfig, int]:
+    """A draft model's configuration, and what it holds that isn't the target's; "": a copy."""
+    if not name:
+        return target, 0
     if not students.is_student(name):
-        return _weight_bytes(config, dtype)
-    return _file_bytes(pathlib.Path(name) / "model.safetensors", dtype)
+        config = _config(name)
+        return config, _weight_bytes(config, dtype)
+    config = students.read_config(name)
+    shared = {"embed"} if config.draft_vocab_size else {"embed", "head", "head_panels"}
+    held = loading.shapes(config, dtype)
+    own = {part: x for part, x in held.items() if part not in shared}
+    return config, _bytes(own) + 4 * config.draft_vocab_size  # ids, int32
 
 
-def _head_bytes(name: str, folder: str, dtype: jnp.dtype) -> int:
+def _head_bytes(name: str, folder: str, target: ModelConfig, dtype: jnp.dtype) -> int:
+    """What is held of a head: what its drafter is given, and float32 as it was read."""
     try:
-        return _file_bytes(formats.weights_file(folder), dtype)
+        config = _head_config(folder)
     except ValueError as error:
         raise ValueError(f"config.{name}.folder={folder!r} holds no head: {error}") from error
+    module = EagleHead(config) if isinstance(config, EagleConfig) else MedusaHeads(config)
+    method = "fuse" if isinstance(config, EagleConfig) else "streams"  # no head needs more for init
+
+    def held(key: Array, features: Array, ids: Array, target_params: Any) -> Any:
+        read = module.init(key, features, method=method)["params"]
+        given = Head(config, read, ids).params(target_params)
+        return given if dtype == jnp.float32 else (read, given)
+
+    features = jax.ShapeDtypeStruct((1, len(config.layers) * config.target_width), jnp.float32)
+    ids = jax.ShapeDtypeStruct((config.draft_vocab_size,), jnp.int32)
+    shapes = loading.shapes(target, dtype)
+    return _bytes(jax.eval_shape(held, jax.random.key(0), features, ids, shapes))
 
 
-def _file_bytes(file: pathlib.Path, dtype: jnp.dtype) -> int:
-    """Weights that a file holds in two bytes each; panels as for small models."""
-    copies = 2 if jax.default_backend() == "cpu" else 1
-    return copies * file.stat().st_size * dtype.itemsize // 2
+def _head_config(folder: str) -> HeadConfig:
+    """A head's configuration; of its file only the shapes are read."""
+    file = formats.weights_file(folder)
+    about = loading.read_json(file.parent / "config.json")
+    if medusa_format.layout_of(about) is None:
+        return eagle_format.read_config(about)
+    return medusa_format.read_config(about, medusa_format.shapes_in(file))[0]
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _cache_bytes(config: ModelConfig, slots: int, dtype: jnp.dtype) -> int:
     init = transformer_target(config).init_cache
-    cache = jax.eval_shape(lambda: init(1, slots, dtype))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
+    return _bytes(jax.eval_shape(lambda: init(1, slots, dtype)))
 
 
 def pass_floor(chat: Chat) -> float:

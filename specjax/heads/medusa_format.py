@@ -13,11 +13,13 @@ take the target's rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 from numpy.typing import NDArray
 
 from specjax.heads.medusa import MedusaConfig, Path, block_name, projection_names
@@ -78,7 +80,7 @@ def read_config(about: Mapping[str, Any], tensors: Tensors) -> tuple[MedusaConfi
 
     Args:
       about: its config.json.
-      tensors: those of its file, by the names there.
+      tensors: those of its file, or ``shapes_in`` it.
 
     Raises:
       ValueError: a field that can't be; names it.
@@ -107,6 +109,21 @@ def read_config(about: Mapping[str, Any], tensors: Tensors) -> tuple[MedusaConfi
         tree=_tree(extra.get("tree")),
     )
     return config, vocab
+
+
+def shapes_in(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """What stands for a file's tensors in ``read_config``: no weight is read, all hold zeros.
+
+    Raises:
+      ValueError: no whole safetensors file.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error})") from error
+    zero = np.zeros([], np.float32)
+    return {n.removeprefix("medusa_heads."): np.broadcast_to(zero, x) for n, x in sizes.items()}
 
 
 def _extra(about: Mapping[str, Any]) -> Mapping[str, Any]:

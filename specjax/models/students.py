@@ -120,6 +120,30 @@ def is_student(folder: str | os.PathLike[str]) -> bool:
     return path.is_file() and "specjax" in loading.read_json(path)
 
 
+def read_config(folder: str | os.PathLike[str]) -> ModelConfig:
+    """Reads the configuration of a student, and no weights.
+
+    Raises:
+      ValueError: no student's folder, or a value that can't be; names it.
+    """
+    folder = pathlib.Path(folder)
+    about = loading.read_json(folder / "config.json").get("specjax")
+    if not isinstance(about, Mapping) or about.get("embedding") != "target":
+        raise ValueError(
+            f"{folder / 'config.json'} has no specjax.embedding='target': this is no draft model "
+            "as train.draft_model makes it (a whole model is loaded with specjax.models.load)"
+        )
+    config, size = loading.read_config(folder), about.get("draft_vocab_size")
+    if size == config.vocab_size:
+        return config
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < config.vocab_size:
+        raise ValueError(
+            f"{folder / 'config.json'}: specjax.draft_vocab_size={size!r}; it must be 1 to "
+            f"{config.vocab_size}, the target's vocabulary"
+        )
+    return dataclasses.replace(config, tied=False, draft_vocab_size=size)
+
+
 def read(folder: str | os.PathLike[str]) -> Student:
     """Reads a student, float32, without a target.
 
@@ -154,7 +178,7 @@ def load(
       ValueError: see ``read``; or it was made for a target of another width or vocabulary.
     """
     dtype = np.dtype(target_params["embed"].dtype)
-    config = _config(pathlib.Path(folder))
+    config = read_config(folder)
     check_pair(folder, config, target_config)
     if panels is None:
         panels = loading.wants_panels(config, dtype)
@@ -214,26 +238,8 @@ def _own_entries(config: ModelConfig) -> list[Entry]:
     return [e for e in weights.plan(config) if e.path not in (("embed",), ("head",))]
 
 
-def _config(folder: pathlib.Path) -> ModelConfig:
-    about = loading.read_json(folder / "config.json").get("specjax")
-    if not isinstance(about, Mapping) or about.get("embedding") != "target":
-        raise ValueError(
-            f"{folder / 'config.json'} has no specjax.embedding='target': this is no draft model "
-            "as train.draft_model makes it (a whole model is loaded with specjax.models.load)"
-        )
-    config, size = loading.read_config(folder), about.get("draft_vocab_size")
-    if size == config.vocab_size:
-        return config
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < config.vocab_size:
-        raise ValueError(
-            f"{folder / 'config.json'}: specjax.draft_vocab_size={size!r}; it must be 1 to "
-            f"{config.vocab_size}, the target's vocabulary"
-        )
-    return dataclasses.replace(config, tied=False, draft_vocab_size=size)
-
-
 def _read(folder: pathlib.Path, dtype: np.dtype, panels: bool) -> Student:
-    config = _config(folder)
+    config = read_config(folder)
     entries, tensors = _own_entries(config), loading.Tensors(folder)
     parts = [part for entry in entries for part in entry.parts]
     if config.draft_vocab_size:

@@ -163,4 +163,13 @@ def _weights(config: dict, seed: int) -> dict[str, np.ndarray]:
             at + "mlp.up_proj.weight": matrix(ffn, width),
             at + "mlp.down_proj.weight": matrix(width, ffn),
         }
+    if not config["tie_word_embeddings"]:
+        out["lm_head.weight"] = 8 * matrix(config["vocab_size"], width)
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}.self_attn."
+        if config["model_type"] == "qwen2":
+            sizes = {"q": width, "k": kv, "v": kv}
+            out |= {f"{at}{x}_proj.bias": 3 * matrix(size) for x, size in sizes.items()}
+        if config["model_type"] == "qwen3":
+            out |= {f"{at}{x}_norm.weight": 1 + matrix(width // heads) for x in "qk"}
     return out

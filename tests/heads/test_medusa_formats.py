@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from specjax.heads import MedusaConfig, formats
+from specjax.heads import MedusaConfig, formats, medusa_format
 from tests.drafters.test_eagle import IDS
 from tests.drafters.test_medusa import CONFIGS, random
 
@@ -81,6 +81,8 @@ def test_a_published_head(tmp_path: pathlib.Path) -> None:
     again, loaded, ids = formats.load(tmp_path)
     assert again == config and loaded.keys() == heads.keys()
     np.testing.assert_array_equal(ids, np.arange(18))
+    shapes = medusa_format.shapes_in(tmp_path / FILES["original"])
+    assert medusa_format.read_config(about, shapes) == (config, 18)
 
 
 def rewritten(folder: pathlib.Path, name: str, layout: str, **changes: Any) -> MedusaConfig:
@@ -204,6 +206,9 @@ def test_a_published_head_of_vllm(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(ids, IDS)
     assert not loaded["block_0_0_bias"].any()
     np.testing.assert_allclose(loaded["projection_1"], heads["projection_1"], rtol=2**-8)
+    shapes = medusa_format.shapes_in(tmp_path / "model.safetensors")
+    assert medusa_format.read_config(about, shapes) == (config, 24)
+    assert shapes["blocks.2.layers.1.weight"].shape == (16, 16)
 
 
 def resized(name: str):
