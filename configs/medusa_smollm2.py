@@ -53,7 +53,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.loop.optimizer = "muon"
     config.loop.lr = 0.02
     config.loop.adam_lr = 1e-3
-    config.loop.adam_names = ("projection",)
     config.loop.steps = 300
     config.loop.warmup_steps = 20
     config.loop.eval_every = 50

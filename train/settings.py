@@ -24,8 +24,8 @@ class LoopSettings:
       optimizer: "adamw", or "muon" (matrices by Muon, everything else by AdamW).
       lr: peak learning rate; with "muon" the matrices'.
       adam_lr: peak learning rate of what AdamW updates beside Muon.
-      adam_names: with "muon", matrices whose path holds one of these are AdamW's all the same
-        (embeddings and output heads usually are).
+      adam_names: with "muon", matrices whose path holds one of these are AdamW's all the same:
+        embeddings and output matrices usually are, which the default names in every head here.
       muon_rms: 0 scales Muon's update by ``sqrt(max(1, out / in))``; 0.2 makes it as large as
         AdamW's update usually is, so that AdamW's learning rates carry over (arXiv:2502.16982).
       warmup_steps: steps until the peak; the first step already moves.
@@ -54,7 +54,7 @@ class LoopSettings:
     optimizer: str = "adamw"
     lr: float = 3e-4
     adam_lr: float = 3e-4
-    adam_names: tuple[str, ...] = ("embed", "lm_head")
+    adam_names: tuple[str, ...] = ("embed", "head", "projection")
     muon_rms: float = 0.0
     warmup_steps: int = 50
     final_lr: float = 0.1

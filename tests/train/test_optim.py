@@ -4,7 +4,8 @@ import numpy as np
 import optax
 import pytest
 
-from train import optim
+from tests.drafters import test_eagle, test_medusa
+from train import eagle_init, optim
 from train.settings import LoopSettings
 
 
@@ -85,3 +86,19 @@ def test_muon_leaves_vectors_and_named_matrices_to_adam() -> None:
     np.testing.assert_allclose(updates["block"]["norm"], -0.01, rtol=1e-4)
     np.testing.assert_allclose(updates["lm_head"], -0.01, rtol=1e-4)
     assert np.abs(updates["block"]["w"]).max() > 0.1
+
+
+HEADS = {
+    "eagle": (lambda: eagle_init.random(test_eagle.CONFIGS["3"], jax.random.key(0)), {"head"}),
+    "own": (lambda: test_medusa.random("own"), {f"projection_{i}" for i in range(3)}),
+    "shared": (lambda: test_medusa.random("shared"), {"projection"}),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_output_matrices_of_every_head_are_adams(kind) -> None:
+    make, matrices = HEADS[kind]
+    params = make()
+    labels = optim.labels(params, LoopSettings().adam_names)
+    ours = {name for name, label in labels.items() if label == "adam" and params[name].ndim > 1}
+    assert ours == matrices < params.keys()
