@@ -15,19 +15,24 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from absl import app, flags, logging
 
 from eval import chat as chats
-from specjax.models import loading, saving, students, weights
+from specjax.models import ModelConfig, loading, saving, students, weights
+from specjax.models.linear import EMBED, HEAD
 
 DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
 _COPIED = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "chat_template*", "generation_config.json",
 )  # fmt: skip
+_BESIDE = ".export-"  # all files are in a folder of this prefix, until they are whole
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -55,16 +60,46 @@ def run(
         raise ValueError(f"--out={out} is the folder of a model that is read; name another one")
     student, model = students.read(draft), loading.read_config(folder)
     students.check_pair(draft, student.config, model)
-    borrowed = loading.load_params(folder, model, "float32", panels=False)
     config = dataclasses.replace(student.config, draft_vocab_size=0, tied=model.tied)
-    whole = students.assemble(config, student.own, borrowed, None)
-    tensors = saving.tensors_of(weights.plan(config), whole, DTYPES[dtype])
+    own = [entry for entry in weights.plan(config) if entry.path not in (EMBED, HEAD)]
+    tensors = _borrowed(folder, model, DTYPES[dtype])
+    tensors |= saving.tensors_of(own, student.own, DTYPES[dtype])
     theirs = loading.read_json(folder / "config.json")
     special = {name: theirs[name] for name in _SPECIAL if name in theirs}
-    saving.write(out, {**saving.to_hf(config, DTYPES[dtype]), **special}, tensors)
-    for pattern in _COPIED:
-        for file in sorted(folder.glob(pattern)):
-            shutil.copyfile(file, out / file.name)
+    files = [file for pattern in _COPIED for file in folder.glob(pattern) if file.is_file()]
+    _write(out, {**saving.to_hf(config, DTYPES[dtype]), **special}, tensors, files)
+
+
+def _borrowed(folder: pathlib.Path, model: ModelConfig, dtype: np.dtype) -> dict[str, np.ndarray]:
+    """The target's embedding and output matrix: of a large model no more is read, nor put on a GPU.
+
+    Raises:
+      ValueError: see ``loading.load``.
+    """
+    tensors, entries = loading.Tensors(folder), weights.plan(model)
+    tensors.check([part for entry in entries for part in entry.parts], model)
+    names = [part.name for e in entries if e.path in (EMBED, HEAD) for part in e.parts]
+    return {name: tensors.read(name).astype(dtype, copy=False) for name in names}
+
+
+def _write(
+    out: pathlib.Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    files: Iterable[pathlib.Path],
+) -> None:
+    """Writes a model and copies files to it: all of them in full beside, then into place."""
+    out.mkdir(parents=True, exist_ok=True)
+    with saving.swept(out, f"{_BESIDE}????????"):
+        beside = pathlib.Path(tempfile.mkdtemp(prefix=_BESIDE, dir=out))
+        try:
+            saving.write(beside, config, tensors)
+            for file in files:
+                shutil.copyfile(file, beside / file.name)
+            for file in list(beside.iterdir()):
+                file.replace(out / file.name)
+        finally:
+            shutil.rmtree(beside)
 
 
 def main(argv: list[str]) -> None:
