@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,6 +12,9 @@ from jax import Array
 from specjax.heads.eagle import EagleConfig, EagleHead
 from specjax.models import ModelConfig
 from train.eagle_settings import TARGET
+from train.material import say
+
+_COPIED = ("out", "mlp_norm", "gate_up", "down")
 
 
 def new(
@@ -68,7 +72,7 @@ def from_target(
     """The target's last block, final norm and output rows, so that the head speaks its language.
 
     The fused hidden state starts as the last of the streams, and the embedding's half of the
-    attention's input as small random numbers.
+    attention's input as small random numbers. Prints what of the block the head has no place for.
 
     Args:
       config: the head's.
@@ -83,7 +87,8 @@ def from_target(
     check_target(config, model)
     head, width = dict(head), config.width
     last = params[f"block_{model.num_layers - 1}"]
-    for name in ("out", "mlp_norm", "gate_up", "down"):
+    _tell_left_out(config, model, last)
+    for name in _COPIED:
         head[name] = last[name]
     if config.version == 1:
         head["qkv"] = last["qkv"]
@@ -96,3 +101,15 @@ def from_target(
     if config.own_head:
         head["head"] = rows
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), head)
+
+
+def _tell_left_out(config: EagleConfig, model: ModelConfig, last: Mapping[str, Any]) -> None:
+    taken = {*_COPIED, "qkv"} | ({"attention_norm"} if config.version == 3 else set())
+    left_out = sorted(last.keys() - taken)
+    if not model.rotates(model.num_layers - 1):
+        left_out.append("attention without positions")
+    if left_out:
+        say(
+            f"config.start='target': the head starts from the target's last block without its "
+            f"{', '.join(left_out)}, which an EAGLE-{config.version} head doesn't have"
+        )
