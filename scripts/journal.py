@@ -35,7 +35,12 @@ class Journal:
 
     Args:
       path: made if it isn't there.
-      run: what the answers depend on; a journal of another run is refused.
+      run: what the answers depend on; a journal that has answers of another run is refused, one
+        that has none is begun anew.
+
+    Attributes:
+      answers: by conversation and turn.
+      left_out: by conversation, the turn from which on it is not answered, where there is one.
 
     Raises:
       ValueError: it is of another run, or damaged; says how and what to do.
@@ -44,6 +49,7 @@ class Journal:
 
     def __init__(self, path: pathlib.Path, run: Mapping[str, Any]) -> None:
         self.answers: dict[tuple[int, int], Answer] = {}
+        self.left_out: dict[int, int] = {}
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -58,6 +64,11 @@ class Journal:
         """Writes an answer down."""
         self._write(answer)
         self.answers[answer.conversation, answer.turn] = answer
+
+    def leave_out(self, conversation: int, turn: int) -> None:
+        """Writes down that a conversation is not answered from this turn on."""
+        self._write((conversation, turn))
+        self.left_out[conversation] = turn
 
     def close(self) -> None:
         """Lets others write."""
@@ -78,34 +89,63 @@ class Journal:
             ) from None
 
     def _load(self, run: Mapping[str, Any]) -> None:
-        content = self._path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        found, self.answers, self.left_out, whole = _read(self._path)
+        if whole < os.fstat(self._file).st_size:
             os.ftruncate(self._file, whole)
-        lines = content[:whole].splitlines()
-        if not lines:
-            self._write(run)
+        differing = [key for key in {**run, **found} if run.get(key) != found.get(key)]
+        if found and not differing:
             return
-        try:
-            found = dict(json.loads(lines[0]))
-            answers = [Answer(*json.loads(line)) for line in lines[1:]]
-        except (ValueError, TypeError) as error:
+        if self.answers:
+            key = differing[0]
+            differs = f"{key}{_values(found.get(key), run.get(key))}"
             raise ValueError(
-                f"{self._path} is damaged ({error}): delete it to start again"
-            ) from error
-        for key in {**run, **found}:
-            if run.get(key) != found.get(key):
-                differs = f"{key}{_values(found.get(key), run.get(key))}"
-                raise ValueError(
-                    f"{self._path} is of a run with another {differs}: take another --workdir, or "
-                    "delete it to start again"
-                )
-        self.answers = {(answer.conversation, answer.turn): answer for answer in answers}
+                f"{self._path} is of a run with another {differs}: take another --workdir, or "
+                "delete it to start again"
+            )
+        self.left_out = {}  # by other settings
+        os.ftruncate(self._file, 0)
+        self._write(run)
 
     def _write(self, record: Any) -> None:
         line = json.dumps(record).encode() + b"\n"
         while line:  # a full disk may take a part; the rest then fails
             line = line[os.write(self._file, line) :]
+
+
+def has_answers(path: pathlib.Path) -> bool:
+    """Whether there is a journal with answers in it.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    return path.is_file() and bool(_read(path)[1])
+
+
+_Contents = tuple[dict[str, Any], dict[tuple[int, int], Answer], dict[int, int], int]
+
+
+def _read(path: pathlib.Path) -> _Contents:
+    """The run, its answers, what it left out, and the bytes up to the end of the last whole line.
+
+    The run is empty where there is no line yet.
+    """
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    run, answers, left_out = {}, {}, {}
+    try:
+        for number, line in enumerate(content[:whole].splitlines()):
+            record = json.loads(line)
+            if number == 0:
+                run = dict(record)
+            elif len(record) == 2:
+                conversation, turn = record
+                left_out[conversation] = turn
+            else:
+                answer = Answer(*record)
+                answers[answer.conversation, answer.turn] = answer
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it to start again") from error
+    return run, answers, left_out, whole
 
 
 def _values(found: Any, wanted: Any) -> str:
