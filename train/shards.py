@@ -43,7 +43,7 @@ def replace(
     shards: list[dict[str, Any]] = []
     try:
         for arrays, entry in parts:
-            shards.append(_write(folder, len(shards), arrays, old) | entry)
+            shards.append({**_write(folder, len(shards), arrays, old), **entry})
         manifest = {"format": FORMAT, **describe(shards), "shards": shards}
         results.write_json(folder / MANIFEST, manifest)
     except BaseException:
