@@ -42,11 +42,15 @@ class Progress:
     Args:
       total: answers in all.
       done: answers that were there before.
+
+    Attributes:
+      total: as above; turns that are left out on the way are taken off it.
+      tokens: of the answers of this run.
     """
 
     def __init__(self, total: int, done: int) -> None:
-        self.tokens = 0
-        self._total, self._before, self._done = total, done, done
+        self.total, self.tokens = total, 0
+        self._before, self._done = done, done
         self._begun = self._shown = time.perf_counter()
         self._terminal = sys.stderr.isatty()
         if done:
@@ -73,10 +77,10 @@ class Progress:
     def line(self, seconds: float) -> str:
         """What there is to say after so many seconds."""
         new = self._done - self._before
-        text = f"{self._done:,} of {self._total:,} answers, {self.tokens:,} tokens in this run"
+        text = f"{self._done:,} of {self.total:,} answers, {self.tokens:,} tokens in this run"
         if not new or seconds <= 0:
             return text
-        left = (self._total - self._done) * seconds / new
+        left = (self.total - self._done) * seconds / new
         return f"{text}, {self.tokens / seconds:.0f} tokens/s, {_duration(left)} left   "
 
 
@@ -85,11 +89,13 @@ class Tally:
 
     Attributes:
       counts: by what they are called in the manifest.
+      answers: by temperature, as the manifest has it.
       speeds: by temperature, what decoding took.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
         self.speeds: Mapping[float | None, Speed] = {}
         self._by: defaultdict[float | None, Counter[str]] = defaultdict(Counter)
 
@@ -109,13 +115,14 @@ class Tally:
             )
             self.counts += new
             self._by[one.temperature] += new
+            self.answers[_group(one.temperature)] += len(one.finished)
             for number, sample in enumerate(one.samples):
                 yield data.Sample(one.name, sample.tokens, sample.mask, continues=number > 0)
 
     def rows(self) -> list[dict[str, Any]]:
         """A flat row for each temperature, and one for all."""
         rows = [
-            self._row(str(key), key, counts, self.speeds.get(key))
+            self._row(_group(key), key, counts, self.speeds.get(key))
             for key, counts in self._by.items()
         ]
         tokens, seconds = (
@@ -129,7 +136,7 @@ class Tally:
     ) -> dict[str, Any]:
         answers = counts["answers"]
         return {
-            "group": "unknown" if group == "None" else group,
+            "group": group,
             "temperature": temperature,
             "answers": answers,
             "ended": counts["answers ended by the target"] / answers,
@@ -167,6 +174,11 @@ def summary(manifest: Mapping[str, Any]) -> str:
         f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens, "
         f"{manifest['supervised']:,} of them supervised, in {len(manifest['shards'])} shards{more}"
     )
+
+
+def _group(temperature: float | None) -> str:
+    """What the answers of a temperature are called."""
+    return "unknown" if temperature is None else str(float(temperature))
 
 
 def _duration(seconds: float) -> str:

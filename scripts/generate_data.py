@@ -1,7 +1,8 @@
 """Makes training data: prompts in, the target's own answers out, as token shards with a mask.
 
   python -m scripts.generate_data --config=configs/generate_data_smollm2.py --workdir=runs/data
-      [--config.prompts=FILE|OWNER/NAME] [--config.responses=FILE] [--config.KEY=VALUE ...]
+      [--config.prompts=FILE|OWNER/NAME] [--config.responses=FILE] [--config.smoke]
+      [--config.KEY=VALUE ...]
 
 A head learns to guess what its target says, so the target itself answers (every turn of a
 conversation), through ``specjax.generate_many``. Ready answers of the same target
@@ -9,23 +10,24 @@ conversation), through ``specjax.generate_many``. Ready answers of the same targ
 
 A run that is killed, however hard, goes on where it was when the command is given again: answers
 are in ``journal.jsonl`` as soon as they are finished, and the same answers come out. The workdir
-ends up with the shards and ``manifest.json`` (see ``train/data.py``) and results.json.
+ends up with the shards and ``manifest.json`` (see ``train/data.py``) and results.json; data that
+were in it stay whole until then.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
-import math
 import pathlib
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 import specjax
 from eval import chat as chats
@@ -33,48 +35,15 @@ from eval import results
 from scripts import conversations, prompt_source
 from scripts.conversations import Conversation
 from scripts.data_report import Answered, Progress, Speed, Tally, summary, table
-from scripts.journal import Answer, Journal
+from scripts.data_settings import FILTERS, Settings
+from scripts.journal import Answer, Journal, has_answers
 from specjax import FinishReason, device
 from specjax.generate import Prompt
-from specjax.models import fingerprint, loading
+from specjax.models import ModelConfig, fingerprint, loading
 from train import chat_mask, data
 from train.chat_mask import Turn
 
 JOURNAL = "journal.jsonl"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a run depends on.
-
-    Attributes:
-      target: a folder, a hub id, or "smollm2", the default model.
-      prompts: a file, or a data set on the hub ("owner/name[:split]"); "": the built-in source.
-      responses: a file of ready answers, which are tokenised and no more; "": the target answers.
-      count: conversations to take; 0: all (the built-in source needs a number).
-      temperatures: conversation i is answered at the one of number i modulo their count; 0 takes
-        the most probable token.
-      max_new_tokens: most tokens of an answer.
-      max_length: slots of a row. A turn whose prompt leaves no room for an answer is left out.
-      batch: rows decoded at a time.
-      rounds: most rounds between two looks at what is finished.
-      shard_tokens: tokens a shard holds.
-      seed: of the noise, and of the built-in prompts.
-      dtype: of the weights; "": the device's.
-    """
-
-    target: str
-    prompts: str
-    responses: str
-    count: int
-    temperatures: tuple[float, ...]
-    max_new_tokens: int
-    max_length: int
-    batch: int
-    rounds: int
-    shard_tokens: int
-    seed: int
-    dtype: str
 
 
 def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
@@ -89,48 +58,82 @@ def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
 
     Raises:
       ValueError: a setting, a prompt or an answer that can't be used.
+      RuntimeError: another run is at work in the workdir.
     """
-    settings = results.read(Settings, config)
-    _check(settings)
+    make(results.read(Settings, config), workdir)
+    return []
+
+
+def make(settings: Settings, workdir: str | pathlib.Path) -> pathlib.Path:
+    """Makes the data; as ``run``.
+
+    Returns:
+      The folder of token shards, for ``train.data.read``.
+    """
+    settings = settings.shortened() if settings.smoke else settings
+    settings.check()
     print(device.describe(), file=sys.stderr, flush=True)
-    folder = pathlib.Path(workdir)
-    tally = Tally()
-    model = chats.find(settings.target)
-    tokenizer = chats.load_tokenizer(settings.target, model)
-    about = {
-        "target": fingerprint.target(model),
-        "tokenizer": fingerprint.tokenizer(model),
-        "chat_template": fingerprint.text(tokenizer.get_chat_template()),
+    folder, tally = pathlib.Path(workdir), Tally()
+    write = _write_ready if settings.responses else _write_generated
+    manifest = write(settings, _speaker(settings), folder, tally)
+    rows = tally.rows()
+    results.write(folder, settings, rows, [], manifest=manifest)
+    print(f"{table(rows)}\n\n{summary(manifest)}\ndata: {folder}, {folder}/results.json")
+    return folder
+
+
+class Speaker(NamedTuple):
+    """What is known of the target without its weights being loaded.
+
+    Attributes:
+      folder: of the model.
+      config: what it is made of.
+      tokenizer: a transformers tokenizer with a chat template.
+      eos_ids: ids that end an answer.
+    """
+
+    folder: pathlib.Path
+    config: ModelConfig
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+
+
+def _speaker(settings: Settings) -> Speaker:
+    folder = chats.find(settings.target)
+    config = loading.read_config(folder)
+    tokenizer = chats.load_tokenizer(settings.target, folder)
+    eos_ids = chats.eos_ids(folder, tokenizer, config.vocab_size)
+    return Speaker(folder, config, tokenizer, eos_ids)
+
+
+def _about(settings: Settings, speaker: Speaker, tally: Tally) -> dict[str, Any]:
+    """What the manifest says of any data."""
+    return {
+        "target": fingerprint.target(speaker.folder),
+        "tokenizer": fingerprint.tokenizer(speaker.folder),
+        "chat_template": fingerprint.text(speaker.tokenizer.get_chat_template()),
         "target_name": settings.target,
         "source": settings.responses or settings.prompts or "built-in",
         "counts": tally.counts,
     }
-    if settings.responses:
-        eos_ids = chats.eos_ids(model, tokenizer, loading.read_config(model).vocab_size)
-        manifest = data.write(
-            folder,
-            tally.of(ready(settings, tokenizer, eos_ids)),
-            about | {"sampling": "as found; counts by temperature"},
-            shard_tokens=settings.shard_tokens,
-        )
-    else:
-        taken = take(settings)
-        about["sampling"] = {
-            key: getattr(settings, key) for key in ("temperatures", "max_new_tokens", "seed")
-        }
-        with Journal(folder / JOURNAL, _identity(settings, taken, about)) as journal:
-            tally.speeds = answer_all(settings, taken, journal)
-            answered = from_journal(settings, taken, tokenizer, journal, tally.counts)
-            manifest = data.write(
-                folder, tally.of(answered), about, shard_tokens=settings.shard_tokens
-            )
-    rows = tally.rows()
-    results.write(folder, settings, rows, [], manifest=manifest)
-    print(f"{table(rows)}\n\n{summary(manifest)}\ndata: {folder}, {folder}/results.json")
-    return []
 
 
 # --- ready answers ---
+
+
+def _write_ready(
+    settings: Settings, speaker: Speaker, folder: pathlib.Path, tally: Tally
+) -> dict[str, Any]:
+    if has_answers(folder / JOURNAL):
+        raise ValueError(
+            f"{folder} holds answers of the target's own ({JOURNAL}), which those of "
+            f"config.responses={settings.responses!r} would replace: take another --workdir, or "
+            "delete that file"
+        )
+    about = _about(settings, speaker, tally)
+    about["sampling"] = {"as found": True, "answers by temperature": tally.answers}
+    answered = ready(settings, speaker.tokenizer, speaker.eos_ids)
+    return data.write(folder, tally.of(answered), about, shard_tokens=settings.shard_tokens)
 
 
 def ready(settings: Settings, tokenizer: Any, eos_ids: Sequence[int]) -> Iterator[Answered]:
@@ -148,6 +151,31 @@ def ready(settings: Settings, tokenizer: Any, eos_ids: Sequence[int]) -> Iterato
 
 
 # --- the target's answers ---
+
+
+def _write_generated(
+    settings: Settings, speaker: Speaker, folder: pathlib.Path, tally: Tally
+) -> dict[str, Any]:
+    # All that can be known before the journal is opened is checked before.
+    if settings.max_length > speaker.config.max_positions:
+        raise ValueError(
+            f"config.max_length={settings.max_length}, but {settings.target} takes "
+            f"{speaker.config.max_positions} tokens at most"
+        )
+    taken = take(settings)
+    about = _about(settings, speaker, tally)
+    names = ("temperatures", *FILTERS, "max_new_tokens", "seed")
+    about["sampling"] = {name: getattr(settings, name) for name in names}
+    with Journal(folder / JOURNAL, _identity(settings, speaker, taken, about)) as journal:
+        tally.speeds = answer_all(settings, taken, journal)
+        if journal.left_out and not journal.answers:
+            raise ValueError(
+                f"config.max_length={settings.max_length} has room for no prompt of the "
+                f"{len(taken)} and its answer of config.max_new_tokens="
+                f"{settings.max_new_tokens}: give a larger one, or shorter prompts"
+            )
+        answered = from_journal(settings, taken, speaker.tokenizer, journal, tally.counts)
+        return data.write(folder, tally.of(answered), about, shard_tokens=settings.shard_tokens)
 
 
 def take(settings: Settings) -> list[Conversation]:
@@ -176,24 +204,21 @@ def answer_all(
     if all(_next_turn(journal, number, one) is None for number, one in enumerate(taken)):
         return speeds
     chat = chats.load(settings.target, settings.dtype or None)
-    if settings.max_length > chat.config.max_positions:
-        raise ValueError(
-            f"config.max_length={settings.max_length}, but {settings.target} takes "
-            f"{chat.config.max_positions} tokens at most"
-        )
-    progress = Progress(sum(len(one.turns) for one in taken), len(journal.answers))
+    progress = Progress(_total(journal, taken), len(journal.answers))
     for turn in range(max(len(one.turns) for one in taken)):
         for temperature in dict.fromkeys(settings.temperatures):
             chosen = [
                 number
                 for number, one in enumerate(taken)
-                if _temperature(settings, number) == temperature
+                if settings.temperature(number) == temperature
                 and _next_turn(journal, number, one) == turn
             ]
             begun, before = time.perf_counter(), progress.tokens
-            for answer in _decode(settings, chat, taken, journal, chosen, turn, temperature):
+            prompts = _prompts(settings, chat.tokenizer, taken, journal, chosen, turn)
+            for answer in _decode(settings, chat, taken, prompts, turn, temperature):
                 journal.add(answer)
                 progress.add(len(answer.tokens))
+            progress.total = _total(journal, taken)
             held = speeds.get(temperature, Speed(0, 0.0))
             speeds[temperature] = Speed(
                 held.tokens + progress.tokens - before,
@@ -203,39 +228,53 @@ def answer_all(
     return {temperature: speed for temperature, speed in speeds.items() if speed.tokens}
 
 
+def _prompts(
+    settings: Settings,
+    tokenizer: Any,
+    taken: Sequence[Conversation],
+    journal: Journal,
+    chosen: Iterable[int],
+    turn: int,
+) -> Iterator[Prompt]:
+    """What the target is to answer; the journal gets the conversations that grow too long here."""
+    for number in chosen:
+        ids = _turns(tokenizer, taken[number], number, journal, turn)[turn].prompt
+        if len(ids) + settings.max_new_tokens <= settings.max_length:
+            yield Prompt(number, ids)
+        else:
+            journal.leave_out(number, turn)
+
+
 def _decode(
     settings: Settings,
     chat: chats.Chat,
     taken: Sequence[Conversation],
-    journal: Journal,
-    chosen: Sequence[int],
+    prompts: Iterator[Prompt],
     turn: int,
     temperature: float,
 ) -> Iterator[Answer]:
     """The answers to one turn of some conversations, as they are finished."""
-
-    def prompts() -> Iterator[Prompt]:
-        for number in chosen:
-            ids = _turns(chat.tokenizer, taken[number], number, journal, turn)[turn].prompt
-            if len(ids) + settings.max_new_tokens <= settings.max_length:
-                yield Prompt(number, ids)
-
     # A key a turn, into which the conversation's number is folded: an answer never depends on what
     # was or wasn't in the journal when the run began.
     key = jax.random.fold_in(jax.random.key(settings.seed, impl="threefry2x32"), turn)
-    for done in specjax.generate_many(
-        chat.target,
-        chat.params,
-        prompts(),
-        max_new_tokens=settings.max_new_tokens,
-        max_length=settings.max_length,
-        batch=settings.batch,
-        rounds=settings.rounds,
-        sampling=specjax.Sampling(temperature=temperature),
-        eos_ids=chat.eos_ids,
-        key=key if temperature else None,
-    ):
-        yield Answer(done.number, turn, done.tokens, done.finish_reason == FinishReason.EOS)
+    try:
+        for done in specjax.generate_many(
+            chat.target,
+            chat.params,
+            prompts,
+            max_new_tokens=settings.max_new_tokens,
+            max_length=settings.max_length,
+            batch=settings.batch,
+            rounds=settings.rounds,
+            sampling=settings.sampling(temperature),
+            eos_ids=chat.eos_ids,
+            key=key if temperature else None,
+        ):
+            yield Answer(done.number, turn, done.tokens, done.finish_reason == FinishReason.EOS)
+    except _NamedError:
+        raise
+    except ValueError as error:
+        raise ValueError(_named(str(error), taken)) from error
 
 
 def from_journal(
@@ -247,9 +286,7 @@ def from_journal(
 ) -> Iterator[Answered]:
     """The conversations with all their answers; ``counts`` gets the turns left out as too long."""
     for number, one in enumerate(taken):
-        held = 0
-        while (number, held) in journal.answers:
-            held += 1
+        held = _answerable(journal, number, one)
         counts["turns left out"] += len(one.turns) - held
         if not held:
             continue
@@ -259,7 +296,7 @@ def from_journal(
             for at, turn in enumerate(turns)
         ]
         finished = [journal.answers[number, at].finished for at in range(held)]
-        temperature = _temperature(settings, number)
+        temperature = settings.temperature(number)
         yield Answered(one.name, temperature, chat_mask.join(turns), finished)
 
 
@@ -274,7 +311,7 @@ def _turns(
         try:
             out.append(Turn(chat_mask.prompt(tokenizer, messages), []))
         except ValueError as error:
-            raise ValueError(f"{one.name}: {error}") from error
+            raise _NamedError(f"{one.name}: {error}") from error
         if at < last:
             tokens = journal.answers[number, at].tokens
             said = tokenizer.decode(tokens, skip_special_tokens=True)
@@ -282,46 +319,52 @@ def _turns(
     return out
 
 
+class _NamedError(ValueError):
+    """Says already in which file and line."""
+
+
+def _named(message: str, taken: Sequence[Conversation]) -> str:
+    """A message of ``generate_many``, which calls a conversation "prompt" and its number."""
+    return re.sub(r"\bprompt (\d+)", lambda found: taken[int(found[1])].name, message, count=1)
+
+
+def _answerable(journal: Journal, number: int, one: Conversation) -> int:
+    """How many turns of a conversation are answered in the end, as far as one can tell yet."""
+    return journal.left_out.get(number, len(one.turns))
+
+
+def _total(journal: Journal, taken: Sequence[Conversation]) -> int:
+    return sum(_answerable(journal, number, one) for number, one in enumerate(taken))
+
+
 def _next_turn(journal: Journal, number: int, one: Conversation) -> int | None:
-    """The first turn of a conversation that isn't answered; None when all are."""
-    return next((at for at in range(len(one.turns)) if (number, at) not in journal.answers), None)
-
-
-def _temperature(settings: Settings, number: int) -> float:
-    return settings.temperatures[number % len(settings.temperatures)]
+    """The first turn of a conversation that is still to be answered; None when there is none."""
+    turns = range(_answerable(journal, number, one))
+    return next((at for at in turns if (number, at) not in journal.answers), None)
 
 
 def _identity(
-    settings: Settings, taken: Sequence[Conversation], about: Mapping[str, Any]
+    settings: Settings,
+    speaker: Speaker,
+    taken: Sequence[Conversation],
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the answers depend on: a journal of anything else is no use."""
     spoken = json.dumps([[one.system, one.turns] for one in taken])
-    names = ("temperatures", "max_new_tokens", "max_length", "seed", "dtype")
+    names = ("temperatures", *FILTERS, "max_new_tokens", "max_length", "seed")
     return {  # settings first: they decide which prompts are taken, too
         **{name: about[name] for name in ("target", "tokenizer", "chat_template")},
+        # Of generation_config.json too, which no fingerprint covers.
+        "eos_ids": speaker.eos_ids,
         **{name: getattr(settings, name) for name in names},
+        # Resolved: the default is another one on another device.
+        "dtype": str(jnp.dtype(settings.dtype or device.default_dtype())),
         "list of prompts": fingerprint.text(spoken),
     }
 
 
 def _first(items: Iterable[Any], count: int) -> Iterator[Any]:
     return itertools.islice(items, count or None)
-
-
-def _check(s: Settings) -> None:
-    least = {name: getattr(s, name) for name in ("max_new_tokens", "batch", "rounds")}
-    results.at_least(1, **least, shard_tokens=s.shard_tokens)
-    results.at_least(0, count=s.count, seed=s.seed)
-    results.at_least(s.max_new_tokens + 1, max_length=s.max_length)
-    if not s.temperatures:
-        raise ValueError("config.temperatures is empty; give one or more, such as (0.0, 0.8)")
-    for temperature in s.temperatures:
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise ValueError(f"config.temperatures holds {temperature}; 0 (greedy) or more, finite")
-    if s.prompts and s.responses:
-        raise ValueError("config.prompts and config.responses are both given; drop one of them")
-    if not s.prompts and not s.responses and not s.count:
-        raise ValueError("config.count=0; the built-in prompts have no end: say how many")
 
 
 if __name__ == "__main__":

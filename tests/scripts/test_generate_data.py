@@ -10,10 +10,12 @@ import types
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import specjax
 from eval import chat as chats
-from scripts import conversations, generate_data, journal
+from scripts import conversations, data_settings, generate_data, journal
+from specjax import device
 from tests.eval import tiny
 from train import chat_mask, data
 
@@ -24,6 +26,9 @@ SMALL = {
     "responses": "",
     "count": 0,
     "temperatures": (0.0, 0.8),
+    "top_k": None,
+    "top_p": None,
+    "min_p": None,
     "max_new_tokens": 24,
     "max_length": 256,
     "batch": 3,
@@ -31,6 +36,7 @@ SMALL = {
     "shard_tokens": 300,
     "seed": 0,
     "dtype": "",
+    "smoke": False,
 }
 
 
@@ -52,6 +58,18 @@ def write(path: pathlib.Path, *records) -> str:
 def make(folder, workdir, **changes):
     generate_data.run({**SMALL, "target": str(folder), **changes}, workdir)
     return data.read(workdir)
+
+
+def answers_of(found: data.Documents) -> list[list[int]]:
+    """The supervised tokens of each document."""
+    parts = (document(found, number) for number in range(len(found.lengths)))
+    return [
+        [token for token, one in zip(tokens, mask, strict=True) if one] for tokens, mask in parts
+    ]
+
+
+def load_nothing(*_):
+    raise AssertionError("the model is loaded")
 
 
 def document(found: data.Documents, number: int) -> tuple[list[int], list[bool]]:
@@ -91,19 +109,89 @@ def test_the_targets_own_answers(folder, chat, tmp_path, capsys):
     assert written["rows"][-1]["answer_tokens"] == found.mask.sum()
     out, err = capsys.readouterr()
     assert "9 documents" in out and "1 turns left out" in out
-    assert "9 of 10 answers" in err and "tokens/s" in err and "left" in err
+    assert "9 of 9 answers" in err and "tokens/s" in err and "left" in err
 
-    # Again: nothing is left to do, not even loading the model.
-    (folder / "model.safetensors").rename(folder / "model.hidden")
-    (folder / "model.hidden").rename(folder / "model.safetensors")
-    before = found.manifest["shards"]
-    again = make(folder, tmp_path / "out", prompts=prompts)
-    assert again.manifest["shards"] == before
     with pytest.raises(ValueError, match=r"another seed \(0, not 1\): take another --workdir"):
         make(folder, tmp_path / "out", prompts=prompts, seed=1)
     other = write(tmp_path / "q.jsonl", {"prompt": "x"})
     with pytest.raises(ValueError, match="of a run with another list of prompts"):
         make(folder, tmp_path / "out", prompts=other)
+
+
+def test_nothing_is_left_to_do_not_even_loading_the_model(folder, tmp_path, monkeypatch):
+    """Also where turns were left out: a first one, and one that follows an answer."""
+    talks = [*PROMPTS[:2], {"prompt": "too long " * 30}, {"turns": ["one", "too long " * 30, "x"]}]
+    prompts = write(tmp_path / "p.jsonl", *talks)
+    found = make(folder, tmp_path / "out", prompts=prompts)
+    assert found.manifest["counts"]["answers"] == 3
+    assert found.manifest["counts"]["turns left out"] == 3
+    path = tmp_path / "out" / generate_data.JOURNAL
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    assert [line for line in lines if len(line) == 2] == [[2, 0], [3, 1]]
+    monkeypatch.setattr(chats, "load", load_nothing)
+    again = make(folder, tmp_path / "out", prompts=prompts)
+    assert again.manifest == found.manifest
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))  # as if killed
+    with pytest.raises(AssertionError, match="is loaded"):
+        make(folder, tmp_path / "out", prompts=prompts)
+
+
+def test_prompts_that_are_all_too_long(folder, tmp_path):
+    prompts = write(tmp_path / "p.jsonl", {"prompt": "too long " * 30})
+    with pytest.raises(ValueError, match=r"config.max_length=256 has room for no prompt of the 1"):
+        make(folder, tmp_path / "out", prompts=prompts)
+    found = make(folder, tmp_path / "out", prompts=prompts, max_length=512)
+    assert found.manifest["documents"] == 1, "in the same workdir, as nothing was answered"
+
+
+@pytest.mark.parametrize("narrow", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_filters_are_of_the_sampled_answers(folder, greedy, tmp_path, narrow):
+    """One that leaves the most probable token alone makes them the greedy ones."""
+    prompts = write(tmp_path / "p.jsonl", *PROMPTS)
+    found = make(folder, tmp_path / "out", prompts=prompts, **narrow)
+    assert answers_of(found) == greedy
+    sampling = found.manifest["sampling"]
+    assert {"top_k": None, "top_p": None, "min_p": None, **narrow}.items() <= sampling.items()
+    (name,) = narrow
+    with pytest.raises(ValueError, match=rf"of a run with another {name} \("):
+        make(folder, tmp_path / "out", prompts=prompts)
+
+
+@pytest.fixture(scope="module")
+def greedy(folder, tmp_path_factory):
+    place = tmp_path_factory.mktemp("greedy")
+    prompts = write(place / "p.jsonl", *PROMPTS)
+    return answers_of(make(folder, place / "out", prompts=prompts, temperatures=(0.0,)))
+
+
+def test_answers_depend_on_what_ends_them_and_on_the_dtype(tmp_path, monkeypatch):
+    folder = tiny.make_folder(tmp_path / "model")
+    prompts = write(tmp_path / "p.jsonl", *PROMPTS[:2])
+    make(folder, tmp_path / "out", prompts=prompts)
+    monkeypatch.setattr(chats, "load", load_nothing)
+    make(folder, tmp_path / "out", prompts=prompts, dtype="float32")  # as by default here
+    with pytest.raises(ValueError, match=r"another dtype \('float32', not 'float16'\)"):
+        make(folder, tmp_path / "out", prompts=prompts, dtype="float16")
+    with monkeypatch.context() as patched:
+        patched.setattr(device, "default_dtype", lambda: np.dtype("float16"))
+        with pytest.raises(ValueError, match=r"another dtype \('float32', not 'float16'\)"):
+            make(folder, tmp_path / "out", prompts=prompts)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7]}')
+    with pytest.raises(ValueError, match=r"another eos_ids \(\[256\], not \[7, 256\]\)"):
+        make(folder, tmp_path / "out", prompts=prompts)
+
+
+def test_a_smoke_run_is_short(folder, tmp_path):
+    prompts = write(tmp_path / "p.jsonl", *PROMPTS)
+    settings = data_settings.Settings(
+        **SMALL | {"target": str(folder), "prompts": prompts, "max_new_tokens": 99, "smoke": True}
+    )
+    place = generate_data.make(settings, tmp_path / "out")
+    assert place == tmp_path / "out"
+    answers = answers_of(data.read(place))
+    assert len(answers) == 8 and max(map(len, answers)) == 24
+    ran = json.loads((place / "results.json").read_text())["config"]
+    assert (ran["count"], ran["max_new_tokens"], ran["batch"], ran["smoke"]) == (8, 24, 3, True)
 
 
 def test_every_turn_is_answered(folder, chat, tmp_path):
@@ -146,10 +234,7 @@ def test_ready_answers_are_tokenised_and_no_more(folder, chat, tmp_path):
     path = tmp_path / "r.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, records)).encode()))
     found = make(folder, tmp_path / "out", responses=str(path))
-    answers = []
-    for number in range(4):
-        tokens, mask = document(found, number)
-        answers.append([token for token, one in zip(tokens, mask, strict=True) if one])
+    answers = answers_of(found)
     encode = lambda text: chat.tokenizer(text)["input_ids"]  # noqa: E731
     assert answers[0] == [*encode("yes"), end]
     assert answers[1] == encode("cut "), "no end of turn, no half character"
@@ -160,7 +245,28 @@ def test_ready_answers_are_tokenised_and_no_more(folder, chat, tmp_path):
     assert [(row["group"], row["answers"]) for row in rows] == [
         ("0.0", 1), ("0.8", 1), ("unknown", 3), ("all", 5)
     ]  # fmt: skip
+    assert found.manifest["sampling"] == {
+        "as found": True,
+        "answers by temperature": {"0.0": 1, "0.8": 1, "unknown": 3},
+    }
     assert len(make(folder, tmp_path / "out", responses=str(path), count=2).starts) == 3
+
+
+def test_data_are_not_lost_to_another_source(folder, tmp_path):
+    prompts = write(tmp_path / "p.jsonl", PROMPTS[1])
+    good = write(tmp_path / "r.jsonl", {"prompt": "a", "response": "b"})
+    bad = write(tmp_path / "s.jsonl", {"prompt": "a", "response": "b"}, {"prompt": "c"})
+    ready = make(folder, tmp_path / "ready", responses=good)
+    for name, message in ((bad, "line 2 has no answer"), ("typo.jsonl", "can't read 'typo")):
+        with pytest.raises(ValueError, match=message):
+            make(folder, tmp_path / "ready", responses=name)
+        assert data.read(tmp_path / "ready").manifest == ready.manifest
+    own = make(folder, tmp_path / "own", prompts=prompts)
+    with pytest.raises(ValueError, match=r"own holds answers of the target's own .*another --work"):
+        make(folder, tmp_path / "own", responses=good)
+    assert data.read(tmp_path / "own").manifest == own.manifest
+    (tmp_path / "own" / generate_data.JOURNAL).unlink()
+    assert answers_of(make(folder, tmp_path / "own", responses=good)) == answers_of(ready)
 
 
 def test_a_template_that_strips_thinking(folder, tmp_path, monkeypatch):
@@ -212,14 +318,16 @@ def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):
     prompts = write(tmp_path / "p.jsonl", *({"prompt": f"{n} or more?"} for n in range(40)))
     # Sampled, so that noise which depended on the restart would show.
     changes = dict(
-        prompts=prompts, max_new_tokens=100, max_length=512, batch=2, temperatures=(0.8,)
-    )
+        prompts=prompts, max_new_tokens=100, max_length=512, batch=2, temperatures=(0.8,),
+        top_k=90, top_p=0.9, min_p=0.01,
+    )  # fmt: skip
     command = [
         sys.executable, "-c", KILLED, f"--config={CONFIG}",
         f"--workdir={tmp_path / 'killed'}", f"--config.target={folder}", "--config.count=0",
         f"--config.prompts={prompts}", "--config.max_new_tokens=100", "--config.max_length=512",
         "--config.batch=2", "--config.rounds=8", "--config.shard_tokens=300",
-        "--config.temperatures=(0.8,)",
+        "--config.temperatures=(0.8,)", "--config.top_k=90", "--config.top_p=0.9",
+        "--config.min_p=0.01",
     ]  # fmt: skip
     path = tmp_path / "killed" / generate_data.JOURNAL
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -255,6 +363,25 @@ def test_a_journal_lets_one_run_write(tmp_path):
     path.write_bytes(b'{"seed"')  # killed within the first line
     with journal.Journal(path, {"seed": 1}) as fresh:
         assert fresh.answers == {}
+
+
+def test_a_journal_without_answers_is_begun_anew(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    assert not journal.has_answers(path)
+    with journal.Journal(path, {"seed": 0}) as first:
+        first.leave_out(2, 1)
+    with journal.Journal(path, {"seed": 0}) as same:
+        assert same.left_out == {2: 1}
+    assert not journal.has_answers(path)
+    with journal.Journal(path, {"seed": 1}) as other:
+        assert other.left_out == {}, "by other settings"
+        other.add(journal.Answer(0, 0, [1], True))
+        other.leave_out(4, 0)
+    assert journal.has_answers(path)
+    with pytest.raises(ValueError, match=r"another seed \(1, not 0\)"):
+        journal.Journal(path, {"seed": 0})
+    with journal.Journal(path, {"seed": 1}) as again:
+        assert list(again.answers) == [(0, 0)] and again.left_out == {4: 0}
 
 
 # --- bad input ---
@@ -335,23 +462,45 @@ def test_a_data_set_on_the_hub(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "config.count=0; the built-in prompts"),
-        ({"prompts": "a.jsonl", "responses": "b.jsonl"}, "both given"),
-        ({"count": 1, "temperatures": ()}, "config.temperatures is empty"),
-        ({"count": 1, "temperatures": (-1.0,)}, "config.temperatures holds -1.0"),
-        (
-            {"count": 1, "max_length": 24},
-            "config.max_length=24; it must be an integer of at least 25",
-        ),
-        ({"count": 1, "max_length": 2048}, "config.max_length=2048, but .* takes 1024 tokens"),
-        ({"count": 1, "batch": 0}, "config.batch=0"),
-        ({"count": 1, "speed": 3}, "config.speed: there is no such key"),
-        ({"count": 1, "target": "/no/folder"}, "no folder '/no/folder'"),
+        ({"max_length": 2048}, "config.max_length=2048, but .* takes 1024 tokens"),
+        ({"dtype": "float99"}, "config.dtype='float99'; choose from float32, .* or ''"),
+        ({"top_k": 0}, "config.top_k=0; it must be at least 1"),
+        ({"prompts": "typo.jsonl"}, "can't read 'typo.jsonl'"),
+        ({"speed": 3}, "config.speed: there is no such key"),
+        ({"target": "/no/folder"}, "no folder '/no/folder'"),
     ],
 )
-def test_bad_settings_are_named(folder, tmp_path, changes, message):
+def test_a_refused_setting_leaves_no_journal(folder, tmp_path, changes, message):
+    prompts = write(tmp_path / "p.jsonl", PROMPTS[1])
     with pytest.raises(ValueError, match=message):
-        make(folder, tmp_path, **changes)
+        make(folder, tmp_path / "out", **{"prompts": prompts, **changes})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("bad", "message"), [("vocabulary", "holds id"), ("weights", "NaN")])
+def test_a_prompt_that_cannot_be_decoded_is_named(tmp_path, bad, message):
+    """By its line, which isn't its number: the first one is empty."""
+    folder = tiny.make_folder(tmp_path / "model", vocab_size=200 if bad == "vocabulary" else 257)
+    if bad == "weights":
+        weights = load_file(folder / "model.safetensors")
+        save_file(
+            {name: np.nan * one for name, one in weights.items()}, folder / "model.safetensors"
+        )
+    path = tmp_path / "p.jsonl"
+    path.write_text('\n\n{"prompt": "abc"}\n')
+    with pytest.raises(ValueError, match=rf"(^|in ){path}, line 3 ") as error:
+        make(folder, tmp_path / "out", prompts=str(path))
+    assert message in str(error.value) and "prompt 0" not in str(error.value)
+
+
+def test_a_prompt_that_the_template_refuses_is_named_once(tmp_path):
+    folder = tiny.make_folder(tmp_path / "model")
+    template = folder / "chat_template.jinja"
+    refuse = "{% if messages[0]['content'] == 'bad' %}{{ raise_exception('not so') }}{% endif %}"
+    template.write_text(refuse + template.read_text())
+    path = write(tmp_path / "prompt 0.jsonl", PROMPTS[1], {"prompt": "bad"})
+    with pytest.raises(ValueError, match=rf"^{path}, line 2: the chat template refuses .* not so"):
+        make(folder, tmp_path / "out", prompts=path)
 
 
 def test_a_wrong_command_is_one_sentence_and_exit_code_2(tmp_path):
