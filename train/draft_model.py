@@ -50,7 +50,7 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
     config = _config(s, target, before)  # what can't be is said before features are computed
     material = Material(s, s.streams, workdir)
     params, model = material.params, transformer_target(config)
-    ids = start.draft_vocabulary(_kept(before), config.draft_vocab_size, material)
+    ids = start.draft_vocabulary(_kept(before), s.draft_vocab_size, material)
     draft_ids = ids if config.draft_vocab_size else None
     frozen = {
         "embed": params["embed"],

@@ -249,19 +249,25 @@ class Material:
     def fingerprint(self, ids: np.ndarray) -> dict[str, Any]:
         """What a checkpoint depends on: all settings but where things are, and what is there.
 
+        So a folder to go on from may move, and what is in it may not change.
+
         Args:
           ids: int32 ``[Vd]``, the draft vocabulary.
         """
+        start = self._settings.start
+        if self._settings.going_on:
+            start = fingerprint.target(pathlib.Path(start))
         own = {
             name: value
             for name, value in dataclasses.asdict(self._settings).items()
-            if name not in ("target", "data", "features", "feature_store")
+            if name not in ("target", "data", "features", "feature_store", "start")
             and not (name == "smoke" and not value)  # older checkpoints don't speak of it
         }
         return {
             "target": self._target_fingerprint,
             "data": fingerprint.text(str(self._manifest)),
             "draft_vocabulary": fingerprint.text(str(ids.tolist())),
+            "start": start,
             **json.loads(json.dumps(own)),
         }
 

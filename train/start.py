@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specjax.heads import formats
 from train import vocabulary
-from train.material import Material
+from train.material import Material, say
 
 
 def read(folder: str) -> formats.Loaded | None:
@@ -94,18 +94,23 @@ def check_same(folder: str, was: Any, now: Any) -> None:
 def draft_vocabulary(kept: NDArray[np.int32] | None, size: int, material: Material) -> np.ndarray:
     """The most frequent tokens of the documents to train on; what is gone on from keeps its own.
 
-    Prints how much of the held-out documents they cover.
+    Prints which of the two it is, and how much of the held-out documents they cover.
 
     Args:
       kept: int32 ``[Vd]``, the draft vocabulary of what is gone on from; None: of nothing.
-      size: Vd of a new one; see ``vocabulary.most_frequent``.
+      size: ``config.draft_vocab_size``, Vd of a new one; see ``vocabulary.most_frequent``.
       material: what is trained on.
 
     Returns:
       int32 ``[Vd]``, ascending.
     """
     ids = kept
-    if ids is None:
+    if ids is not None:
+        say(
+            f"config.start keeps its draft vocabulary of {len(ids)} tokens: "
+            f"config.draft_vocab_size={size} is that of a new one"
+        )
+    else:
         ids = vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
     vocabulary.tell(material.held_out_documents, ids)
     return ids

@@ -89,18 +89,42 @@ def test_a_head_of_version_1(
 
 
 def test_a_head_that_is_trained_on_keeps_its_vocabulary(
-    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, capsys
 ) -> None:
     """Its output matrix belongs to its tokens, whatever is frequent in the new data."""
     other = tiny.make_head(tmp_path / "other")
     was = formats.load(other)
-    changes = {"start": str(other), "layers": (1, 2), "features": "online"}
+    changes = {"start": str(other), "layers": (1, 2), "features": "online", "draft_vocab_size": 32}
     config = config_of(folder, shards, **changes)
     config.loop.update(steps=1, lr=1e-12, adam_lr=1e-12)
     eagle_head.run(config, str(tmp_path / "run"))
+    said = (
+        "start keeps its draft vocabulary of 64 tokens: config.draft_vocab_size=32 is that of a new"
+    )
+    assert said in capsys.readouterr().out
     _, head, ids = formats.load(tmp_path / "run" / "last")
     np.testing.assert_array_equal(ids, was[2])
     np.testing.assert_allclose(head["head"], was[1]["head"], atol=1e-6)
+
+
+def test_what_is_gone_on_from_may_move_but_not_change(
+    folder: pathlib.Path, shards: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
+) -> None:
+    """A checkpoint knows it by its weights."""
+    monkeypatch.setattr(loop, "fit", lambda task, *args: task)
+
+    def fingerprint_of(start):
+        config = config_of(folder, shards, start=str(start), layers=(1, 2), features="online")
+        return eagle_head.run(config, str(tmp_path)).fingerprint
+
+    one = fingerprint_of(tiny.make_head(tmp_path / "one"))
+    moved = (tmp_path / "one").rename(tmp_path / "two")
+    assert fingerprint_of(moved) == one
+    config, head, ids = formats.load(moved)
+    formats.save(moved, config, head | {"fuse": head["fuse"] + 1}, ids, 257)
+    changed = fingerprint_of(moved)
+    assert {name for name in one if changed[name] != one[name]} == {"start"}
+    assert fingerprint_of("random")["start"] == "random"
 
 
 def test_cached_and_online_features_train_the_same(
