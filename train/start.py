@@ -94,7 +94,7 @@ def check_same(folder: str, was: Any, now: Any) -> None:
 def draft_vocabulary(kept: NDArray[np.int32] | None, size: int, material: Material) -> np.ndarray:
     """The most frequent tokens of the documents to train on; what is gone on from keeps its own.
 
-    Prints which of the two it is, and how much of the held-out documents they cover.
+    Prints that it does, and how much of the held-out documents they cover.
 
     Args:
       kept: int32 ``[Vd]``, the draft vocabulary of what is gone on from; None: of nothing.
@@ -104,13 +104,13 @@ def draft_vocabulary(kept: NDArray[np.int32] | None, size: int, material: Materi
     Returns:
       int32 ``[Vd]``, ascending.
     """
-    ids = kept
-    if ids is not None:
+    if kept is None:
+        ids = vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
+    else:
+        ids = kept
         say(
             f"config.start keeps its draft vocabulary of {len(ids)} tokens: "
             f"config.draft_vocab_size={size} is that of a new one"
         )
-    else:
-        ids = vocabulary.most_frequent(material.documents, size, material.model.vocab_size)
     vocabulary.tell(material.held_out_documents, ids)
     return ids
