@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ from eval.mode_settings import (
 from eval.models import HEADS
 from eval.modes import MAKERS, PLAIN
 from specjax import verify
+from specjax.verify import lossy
 
-VERIFIERS = tuple(name for name, rule in verify.BY_NAME.items() if not rule.greedy)
+_SAMPLING = {name: rule for name, rule in verify.BY_NAME.items() if not rule.greedy}
+VERIFIERS = tuple(name for name, rule in _SAMPLING.items() if rule.lossless)
 ASKING = ("adaptive", "heuristic")  # modes that ask those of config.adaptive in turn
 DTYPES = ("", "float32", "bfloat16", "float16")
 _OF_MODES: dict[str, type] = {
@@ -45,7 +48,7 @@ class Settings:
       temperatures: 0 is greedy.
       sampled_modes: the drafting modes that are measured above temperature 0, to save time; all
         where the modes hold none of them.
-      verifier: the rule above temperature 0, out of ``VERIFIERS``.
+      verifier: the rule above temperature 0, out of ``VERIFIERS``, or "typical", which is lossy.
       k: most draft tokens of the draft model.
       draft_min_prob: how probable its drafts must stay to go on; 0: always k tokens.
       ngram: prompt lookup.
@@ -117,6 +120,8 @@ class Settings:
 def read(config: Mapping[str, Any]) -> Settings:
     """Settings from a config (any mapping; an ``ml_collections.ConfigDict`` at the command line).
 
+    Warns, on stderr, of a verifier that is lossy.
+
     Raises:
       ValueError: an unknown or missing key, or a value out of range; names it and the fix.
     """
@@ -131,6 +136,9 @@ def read(config: Mapping[str, Any]) -> Settings:
     values["temperatures"] = tuple(map(float, _listed(values["temperatures"], "temperatures")))
     settings = Settings(**values)
     _check(settings)
+    warning = lossy.warning(_SAMPLING[settings.verifier])
+    if warning:
+        print(warning, file=sys.stderr, flush=True)
     return settings
 
 
@@ -165,8 +173,8 @@ def _check(s: Settings) -> None:
     for temperature in s.temperatures:
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(f"config.temperatures holds {temperature}; 0 (greedy) or more, finite")
-    if s.verifier not in VERIFIERS:
-        raise ValueError(f"config.verifier={s.verifier!r}; choose from {', '.join(VERIFIERS)}")
+    if s.verifier not in _SAMPLING:
+        raise ValueError(f"config.verifier={s.verifier!r}; choose from {', '.join(_SAMPLING)}")
     for name in (
         "k", "max_new_tokens", "repeats", "turns", "copy_prompts", "article_new_tokens",
         "article_repeats",

@@ -2,10 +2,12 @@
 
   python -m scripts.generate --prompt="Why is the sky blue?"
       [--target=smollm2|FOLDER|HUB_ID] [--drafter=ngram|none|FOLDER|HUB_ID] [--k=10]
-      [--temperature=0.8] [--max_new_tokens=256] [--seed=0] [--times]
+      [--temperature=0.8] [--verifier=block|token|match|coupled|typical] [--max_new_tokens=256]
+      [--seed=0] [--times]
 
 The answer goes to stdout, all else to stderr. The drafter changes the speed, not what is said: at
-temperature 0 the answer is the same with --drafter=none.
+temperature 0 the answer is the same with --drafter=none, above it answers follow the same law. With
+--verifier=typical alone they don't.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from absl import app, flags, logging  # noqa: E402
 
 if TYPE_CHECKING:
     from eval.chat import Chat
+    from specjax.verify import Verifier
 
 
 class Watch:
@@ -47,6 +50,7 @@ def run(
     drafter: str = "ngram",
     k: int | None = None,
     temperature: float = 0.0,
+    verifier: str | None = None,
     max_new_tokens: int = 256,
     seed: int = 0,
     times: bool = False,
@@ -61,6 +65,7 @@ def run(
         corpus table.
       k: draft tokens a round.
       temperature: 0 takes the most probable token.
+      verifier: the rule above temperature 0, of ``verify.BY_NAME``; by default "block".
       max_new_tokens: most tokens of the answer.
       seed: of the noise.
       times: say where the time up to the first token went.
@@ -86,6 +91,7 @@ def run(
     from specjax import device
 
     watch.step("imports")
+    rule = _rule(verifier, temperature)
     device.check_accelerator()
     device.enable_compilation_cache()
     print(device.describe(), file=sys.stderr, flush=True)
@@ -106,6 +112,7 @@ def run(
         [ids],
         max_new_tokens=max_new_tokens,
         sampling=specjax.Sampling(temperature=temperature),
+        verifier=rule,
         eos_ids=chat.eos_ids,
         key=jax.random.key(seed),
         **how,
@@ -127,6 +134,27 @@ def run(
     print(text[len(shown) :], flush=True)
     _report(len(tokens), first, rounds, elapsed, watch, times)
     return text
+
+
+def _rule(name: str | None, temperature: float) -> Verifier | None:
+    """The verifier; None: the default. Warns of one that is lossy."""
+    from specjax import verify
+    from specjax.verify import lossy
+
+    if name is None:
+        return None
+    rules = {known: rule for known, rule in verify.BY_NAME.items() if not rule.greedy}
+    if name not in rules:
+        raise ValueError(f"--verifier={name}; choose from {', '.join(rules)}")
+    if temperature == 0:
+        raise ValueError(
+            f"--verifier={name} samples, and --temperature=0 takes the most probable token; give a "
+            "temperature above 0, or no verifier"
+        )
+    warning = lossy.warning(rules[name])
+    if warning:
+        print(warning, file=sys.stderr, flush=True)
+    return rules[name]
 
 
 def _drafter(name: str, k: int | None, chat: Chat) -> dict[str, Any]:
@@ -181,6 +209,11 @@ def _define_flags() -> None:
         "Draft tokens a round; by default 10, a draft model's 5, a table's 4, a head's 3.",
     )
     flags.DEFINE_float("temperature", 0.0, "0 takes the most probable token.")
+    flags.DEFINE_string(
+        "verifier",
+        None,
+        "Above temperature 0: block (the default), token, match, coupled, or typical, a lossy one.",
+    )
     flags.DEFINE_integer("max_new_tokens", 256, "Most tokens of the answer.")
     flags.DEFINE_integer("seed", 0, "Of the noise, at a temperature above 0.")
     flags.DEFINE_boolean("times", False, "Say where the time up to the first token went.")
@@ -206,7 +239,10 @@ def _fail(message: str, code: int) -> None:
 def main(argv: list[str]) -> None:
     """Answers the prompt of the flags."""
     del argv
-    names = "prompt", "target", "drafter", "k", "temperature", "max_new_tokens", "seed", "times"
+    names = (
+        "prompt", "target", "drafter", "k", "temperature", "verifier", "max_new_tokens", "seed",
+        "times",
+    )  # fmt: skip
     values = {name: flags.FLAGS[name].value for name in names}
     try:
         run(begun=_BEGUN, **values)

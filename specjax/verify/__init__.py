@@ -12,7 +12,11 @@ from specjax.verify.relaxed import relaxed
 from specjax.verify.token import token
 from specjax.verify.typical import typical
 
-BY_NAME = {rule.name: rule for rule in (greedy, match, coupled, token, block)}
+# As the command line has them; who chooses a lossy one is told (``lossy.warning``).
+BY_NAME = {
+    **{rule.name: rule for rule in (greedy, match, coupled, token, block)},
+    "typical": typical(),
+}
 
 __all__ = [
     "BY_NAME",

@@ -1,4 +1,7 @@
-"""What the lossy rules share: a hard test on each draft token, then a token of the target's."""
+"""What the lossy rules share: a hard test on each draft token, then a token of the target's.
+
+And a warning for who chooses one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from jax import Array
 
 from specjax import keys
 from specjax.draft import Draft, Verdict
-from specjax.verify.base import chain_path, run_length
+from specjax.verify.base import Verifier, chain_path, run_length
 
 
 def keep_while(draft: Draft, p: Array, keep: Array, noise: keys.Noise) -> Verdict:
@@ -26,3 +29,14 @@ def keep_while(draft: Draft, p: Array, keep: Array, noise: keys.Noise) -> Verdic
     last = jnp.take_along_axis(p, accepted[:, None, None], 1)[:, 0]
     token = keys.draw(last, keys.uniforms(noise, 0, keys.RESIDUAL, 2))
     return Verdict(accepted, chain_path(p), token)
+
+
+def warning(rule: Verifier) -> str | None:
+    """A line for who chooses a rule that doesn't keep the target's distribution; None: it does."""
+    if rule.lossless:
+        return None
+    return (
+        f"warning: {rule.name} is lossy: what it samples does not follow the target's "
+        "distribution, as an A/B against plain decoding would show; for outputs that do, take the "
+        "verifier block or token"
+    )

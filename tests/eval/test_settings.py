@@ -1,9 +1,11 @@
 import dataclasses
+import json
 
 import pytest
 
 from configs import speedup_llama3, speedup_smollm2, speedup_smollm2_360m
-from eval import settings
+from eval import settings, speedup
+from tests.eval import tiny
 
 
 def config(**changes):
@@ -85,7 +87,7 @@ def test_names_given_as_one_text_are_split():
             "config.eagle.size: there is no such key, only folder, k, min_prob, max_entropy",
         ),
         ({"dtype": "int8"}, "config.dtype='int8'; choose from float32"),
-        ({"verifier": "greedy"}, "config.verifier='greedy'; choose from match"),
+        ({"verifier": "greedy"}, "config.verifier='greedy'; choose from match.*, block, typ"),
         ({"target": ""}, "config.target is empty"),
         ({"synthetic_alpha": 1.5}, "config.synthetic_alpha=1.5; it must be 0 to 1"),
         ({"tokens": 3}, "config.tokens: there is no such key, only target, draft"),
@@ -94,6 +96,38 @@ def test_names_given_as_one_text_are_split():
 def test_a_bad_value_is_named(changes, message):
     with pytest.raises(ValueError, match=message):
         settings.read(config(**changes))
+
+
+def test_a_lossy_verifier_is_warned_of(capsys):
+    settings.read(config(verifier="typical"))
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("warning") == err.count("\n") == 1
+    assert "typical(epsilon=0.09, delta=0.3) is lossy" in err and "block or token" in err
+    settings.read(config(verifier="token"))
+    assert capsys.readouterr() == ("", "")
+    assert settings.VERIFIERS == ("match", "coupled", "token", "block"), "eval.batch_sweep's"
+
+
+def test_a_lossy_verifier_is_recorded_as_lossy(tmp_path, capsys):
+    """Medusa heads, decoded with it by eval.speedup."""
+    folder = tiny.make_folder(tmp_path / "model")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"category": "story", "turns": ["once"]}) + "\n")
+    heads = config()["medusa"] | {"folder": str(tiny.make_medusa(tmp_path / "medusa")), "k": 2}
+    changes = {
+        "target": str(folder), "modes": ("plain", "medusa"), "temperatures": (1.0,), "turns": 1,
+        "medusa": heads, "verifier": "typical", "prompts": str(prompts), "max_new_tokens": 8,
+        "repeats": 1,
+    }  # fmt: skip
+    assert speedup.run(config(**changes), tmp_path / "out") == []
+    out, err = capsys.readouterr()
+    assert "NOT LOSSLESS" in out and err.count("is lossy") == 1
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["config"]["verifier"] == "typical"
+    rows = [row for row in results["rows"] if row["mode"] == "medusa"]
+    assert rows and {(row["verifier"], row["lossless"]) for row in rows} == {
+        ("typical(epsilon=0.09, delta=0.3)", False)
+    }
 
 
 def test_modes_that_are_measured_greedily_alone():

@@ -48,9 +48,23 @@ def test_a_seed_repeats_a_sampled_answer(folder, capsys):
     assert answer(folder, capsys, temperature=1.0, seed=2)[0] != first
 
 
+def test_a_lossy_verifier_is_chosen_by_name_and_warned_of(folder, tmp_path, capsys):
+    """A draft model whose law is the target's: block keeps all it drafts, typical what is likely."""
+    student = tiny.make_student(tmp_path / "student", folder)
+    arguments = {"drafter": str(student), "k": 3, "temperature": 3.0}
+    default, quiet = answer(folder, capsys, **arguments)
+    block, err = answer(folder, capsys, verifier="block", **arguments)
+    assert block == default and "warning" not in quiet + err
+    typical, err = answer(folder, capsys, verifier="typical", **arguments)
+    assert typical != block
+    assert err.count("warning: typical(epsilon=0.09, delta=0.3) is lossy: what it samples") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"verifier": "greedy"}, "--verifier=greedy; choose from match, .*, block, typical$"),
+        ({"verifier": "typical"}, "--verifier=typical samples, and --temperature=0 takes the most"),
         ({"prompt": " "}, "--prompt is empty"),
         ({"k": -1}, "k=-1; it must be at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
@@ -71,6 +85,10 @@ def test_bad_values_are_named(folder, arguments, message):
     ("arguments", "message"),
     [
         ([], "--prompt is missing"),
+        (
+            ["--prompt=a", "--verifier=best", "--temperature=1"],
+            "--verifier=best; choose from match",
+        ),
         (["--prompt=a", "b"], "unexpected argument 'b'"),
         (["--prompt=a", "--size=3"], "Unknown command line flag 'size'"),
         (["--prompt=a", "--target=/no/such/folder"], "no folder '/no/such/folder'"),

@@ -11,8 +11,10 @@ import specjax
 from eval import distance, toy
 from specjax import Sampling, keys, verify, warp
 from specjax.draft import Draft
-from specjax.verify import Verifier
+from specjax.verify import Verifier, lossy
 from tests import support
+from tests.drafters import test_medusa
+from tests.drafters.test_eagle import TARGET, weights
 
 
 def accepted(
@@ -84,7 +86,6 @@ def test_the_run_ends_at_the_first_refusal_and_at_the_draft_s_end(rule: Verifier
 def test_the_distance_is_there_and_they_say_so(rule: Verifier) -> None:
     """The joint of four tokens of the toy language: far from the target's."""
     assert not rule.lossless
-    assert rule.name not in verify.BY_NAME, "no name of the command line gives a lossy rule"
     out = specjax.sample(
         toy.bigram(),
         toy.log_table(toy.tables().target),
@@ -101,6 +102,52 @@ def test_the_distance_is_there_and_they_say_so(rule: Verifier) -> None:
     print(f"{rule.name}: total variation {apart:.3f}")
     assert apart > 0.15
     assert support.p_value_of_counts(counts, law) < support.SIGNIFICANCE
+
+
+def kept_by(rule: Verifier) -> tuple[np.ndarray, np.ndarray]:
+    """Of each token that Medusa heads drafted and the rule kept: p(x), and typical's threshold."""
+    prompts = [[a, b] for a in range(24) for b in range(0, 24, 5)]
+    begun = test_medusa.start(
+        "own", prompts, max_new_tokens=16, sampling=Sampling(temperature=1.0), verifier=rule,
+        eos_ids=(),
+    )  # fmt: skip
+    kept, before = [], None
+    for _, state in support.rounds_of(begun):
+        count = 0 if before is None else (state.stats.accepted - before.stats.accepted).sum(1)
+        start = state.length if before is None else before.length
+        end = np.minimum(start + count, state.length)  # the budget cuts
+        slots = np.arange(state.tokens.shape[1])
+        kept.append((slots >= start[:, None]) & (slots < end[:, None]))
+        before = state
+    cache = TARGET.init_cache(*state.tokens.shape, jnp.float32)
+    logits, _, _ = jax.jit(TARGET.apply)(weights(), jnp.asarray(state.tokens), cache)
+    p = np.asarray(jax.nn.softmax(logits.astype(jnp.float32)), np.float64)[:, :-1]
+    entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), -1)
+    mine = np.take_along_axis(p, np.asarray(state.tokens)[:, 1:, None], -1)[..., 0]
+    where = np.any(kept, 0)[:, 1:]
+    return mine[where], np.minimum(0.09, 0.3 * np.exp(-entropy))[where]
+
+
+def test_medusa_heads_decode_with_typical_acceptance() -> None:
+    """By its name. What it keeps is above its threshold; what a lossless rule keeps is not."""
+    p, threshold = kept_by(verify.BY_NAME["typical"])
+    assert len(p) > 100 and np.all(p > threshold * (1 - 1e-3))
+    p, threshold = kept_by(verify.BY_NAME["token"])
+    assert np.any(p < threshold * 0.9)
+
+
+@pytest.mark.parametrize("rule", [verify.typical(), verify.relaxed()], ids=["typical", "relaxed"])
+def test_who_chooses_a_lossy_rule_is_told(rule: Verifier) -> None:
+    said = lossy.warning(rule)
+    assert said is not None and "\n" not in said
+    assert said.startswith(f"warning: {rule.name} is lossy: ")
+    for words in ("does not follow the target's distribution", "A/B against plain", "block or tok"):
+        assert words in said
+
+
+def test_of_the_names_of_the_command_line_one_alone_is_lossy() -> None:
+    assert [name for name, one in verify.BY_NAME.items() if lossy.warning(one)] == ["typical"]
+    assert verify.BY_NAME["typical"] is verify.typical()
 
 
 @pytest.mark.parametrize(
