@@ -1,11 +1,13 @@
-"""How good the guesses of draft heads (EAGLE, Medusa) are: by position, by rank, by kind of prompt.
+"""How good the guesses of a draft head or draft model are: by position, rank and kind of prompt.
 
   python -m eval.heads --config=configs/heads_smollm2.py --workdir=runs/heads --config.head=FOLDER
 
-Decodes every prompt greedily with the head: what the target accepted at each position of the draft
-(of the drafts that got so far), tokens per pass, and, read again with the answer in hand, how often
-the target's token was among the head's 1 to 5 best: where all guesses before were right, and
-anywhere. Leaves results.json and heads.png in the workdir. No speeds: those are eval.speedup's.
+Decodes every prompt greedily with the head (EAGLE, Medusa): what the target accepted at each
+position of the draft (of the drafts that got so far), tokens per pass, and, read again with the
+answer in hand, how often the target's token was among the head's 1 to 5 best: where all guesses
+before were right, and anywhere. The folder may hold a draft model distilled from the target too: of
+it the ranks stay empty. Leaves results.json and heads.png in the workdir. No speeds: those are
+eval.speedup's.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ import specjax
 from eval import chat as chats
 from eval import prompts, ranks, results
 from eval.chat import Chat
-from eval.models import load_head
+from eval.models import Head, load_draft, load_head
 from eval.ranks import RANKS
 from specjax.draft import Drafter
+from specjax.drafters import draft_model
+from specjax.models import students
 
 ALL = "all"
 
@@ -36,7 +40,7 @@ class Settings:
 
     Attributes:
       target: a folder, a hub id, or "smollm2", the default model.
-      head: the head's folder.
+      head: the head's folder, or a distilled draft model's.
       k: draft tokens a round.
       prompts: a prompt file; "": the built-in set.
       prompts_per_category: the first so many; 0: all.
@@ -65,7 +69,7 @@ class Settings:
 
 
 class Answer(NamedTuple):
-    """One prompt, decoded with the head.
+    """One prompt, decoded.
 
     Attributes:
       category: the prompt's.
@@ -74,7 +78,7 @@ class Answer(NamedTuple):
       rounds: target passes.
       judged: int ``[k]``, drafts that got to each position.
       accepted: int ``[k]``, those that were accepted there.
-      hits: int ``[2, k, RANKS]``, see ``ranks.count``.
+      hits: int ``[2, k, RANKS]``, see ``ranks.count``; 0 where nothing was asked.
       asked: int ``[2, k]``, likewise.
     """
 
@@ -89,27 +93,38 @@ class Answer(NamedTuple):
 
 
 def run(config: Mapping[str, Any], workdir: str | pathlib.Path) -> list[str]:
-    """Measures a head; prints the table, writes results.json and the chart.
+    """Measures a head or a draft model; prints the table, writes results.json and the chart.
 
     Raises:
       ValueError: a setting, a prompt file, a model or a head that can't be used.
     """
     s, workdir = results.read(Settings, config), pathlib.Path(workdir)
     chat = chats.load(s.target)
-    head = load_head(s.head, chat.config)
-    drafter = head.drafter(s.k)
-    answers = _decode(s, chat, drafter, head.params(chat.params))
-    for number, a in enumerate(tqdm.tqdm(answers, desc="ranks", disable=None, leave=False)):
-        hits, asked = ranks.count(chat, head, s.k, a.tokens, a.start)
-        answers[number] = a._replace(hits=hits, asked=asked)
-    about = {"mode": head.mode, "drafter": drafter.name}
+    mode, drafter, params, head = _drafting(s, chat)
+    answers = _decode(s, chat, drafter, params)
+    if head:
+        for number, a in enumerate(tqdm.tqdm(answers, desc="ranks", disable=None, leave=False)):
+            hits, asked = ranks.count(chat, head, s.k, a.tokens, a.start)
+            answers[number] = a._replace(hits=hits, asked=asked)
+    about = {"mode": mode, "drafter": drafter.name}
     rows = [about | row for row in _rows(s, answers)]
     results.write(workdir, s, rows, [])
-    print(results.table([_line(row, s.k) for row in rows]))
-    print(f"\n{results.table([_rank_line(rows[-1], i + 1) for i in range(s.k)])}")
+    first = [_within(row, "_1") if head else "" for row in rows]
+    print(results.table([_line(row, s.k, x) for row, x in zip(rows, first, strict=True)]))
+    if head:
+        print(f"\n{results.table([_rank_line(rows[-1], i + 1) for i in range(s.k)])}")
     _draw(workdir / "heads.png", rows, s.k, f"{s.head} on {s.target}")
     print(f"results: {workdir / 'results.json'}, {workdir / 'heads.png'}", flush=True)
     return []
+
+
+def _drafting(s: Settings, chat: Chat) -> tuple[str, Drafter, Any, Head | None]:
+    """The mode, the drafter and its parameters, and the head; None: it is a draft model."""
+    if students.is_student(s.head):
+        model, params = load_draft(s.head, chat)
+        return "draft_model", draft_model(model, s.k), params, None
+    head = load_head(s.head, chat.config)
+    return head.mode, head.drafter(s.k), head.params(chat.params), head
 
 
 def _decode(s: Settings, chat: Chat, drafter: Drafter, params: Any) -> list[Answer]:
@@ -210,9 +225,9 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f}"
 
 
-def _line(row: Mapping[str, Any], k: int) -> dict[str, str]:
+def _line(row: Mapping[str, Any], k: int, first: str) -> dict[str, str]:
     low, high = row["tokens_per_pass_low"], row["tokens_per_pass_high"]
-    return {
+    line = {
         "category": row["category"].replace("_", " "),
         "n": str(row["prompts"]),
         "tokens\na pass": f"{row['tokens_per_pass']:.2f}",
@@ -220,8 +235,8 @@ def _line(row: Mapping[str, Any], k: int) -> dict[str, str]:
         "accepted by\nposition, %": " ".join(
             _percent(row[f"acceptance_rate_{i + 1}"]) for i in range(k)
         ),
-        "first token among the\n1 2 3 4 5 best, %": _within(row, "_1"),
     }
+    return line | ({"first token among the\n1 2 3 4 5 best, %": first} if first else {})
 
 
 def _rank_line(row: Mapping[str, Any], position: int) -> dict[str, str]:
