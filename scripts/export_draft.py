@@ -59,7 +59,7 @@ def run(
     if out.resolve() in (folder.resolve(), pathlib.Path(draft).resolve()):
         raise ValueError(f"--out={out} is the folder of a model that is read; name another one")
     student, model = students.read(draft), loading.read_config(folder)
-    students.check_pair(draft, student.config, model)
+    students.check_pair(draft, student.config, model, folder)
     config = dataclasses.replace(student.config, draft_vocab_size=0, tied=model.tied)
     own = [entry for entry in weights.plan(config) if entry.path not in (EMBED, HEAD)]
     tensors = _borrowed(folder, model, DTYPES[dtype])

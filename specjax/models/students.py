@@ -7,9 +7,9 @@ is on disk, is the blocks and the final norm.
 
 A folder holds ``model.safetensors`` with the blocks and the final norm under the names of a Hugging
 Face model, ``[out, in]``, and ``token_map`` (int32 ``[Vd]``, the target's ids of the draft
-vocabulary, ascending; absent where it is the whole one). ``config.json`` is the family's own, with
-an entry ``specjax`` that says what is not shipped. ``scripts.export_draft`` makes a whole model of
-it.
+vocabulary, ascending; absent where it is the whole one). ``config.json`` is the family's own, but
+under a name that no other library takes for a whole model's; an entry ``specjax`` says the family,
+what is not shipped, and whose it is. ``scripts.export_draft`` makes a whole model of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from specjax.models import loading, saving, weights
+from specjax.models import fingerprint, loading, saving, weights
 from specjax.models.config import ModelConfig
 from specjax.models.linear import PANEL, to_panels
 from specjax.models.transformer import init_params, output_rows, transformer_target
@@ -35,6 +35,8 @@ from specjax.models.weights import Entry, Part
 from specjax.target import Target
 
 _MAP = "token_map"
+# transformers would fill up a "llama" without an embedding at random, and merely warn.
+_NAMES = {"architectures": ["SpecjaxStudent"], "model_type": "specjax_student"}
 Params = dict[str, Any]
 
 
@@ -97,6 +99,8 @@ def save(
     config: ModelConfig,
     own: Mapping[str, Any],
     ids: NDArray[np.int32] | None,
+    *,
+    target: str | None = None,
 ) -> None:
     """Writes a student, matrices in bfloat16: whole files, each beside its place and then renamed.
 
@@ -105,13 +109,20 @@ def save(
       config: the student's.
       own: its own parameters.
       ids: see ``Student``.
+      target: the fingerprint of the target it borrows from (``fingerprint.target``), which
+        ``check_pair`` holds others against; None: not known.
     """
     dtype = np.dtype(ml_dtypes.bfloat16)
-    about = {"embedding": "target", "head": "target", "draft_vocab_size": config.num_logits}
+    about: dict[str, Any] = {
+        "embedding": "target", "head": "target", "draft_vocab_size": config.num_logits,
+        "family": config.family,
+    }  # fmt: skip
+    if target is not None:
+        about["target"] = target
     tensors = saving.tensors_of(_own_entries(config), own, dtype)
     if ids is not None:
         tensors[_MAP] = np.asarray(ids, np.int32)
-    saving.write(folder, {**saving.to_hf(config, dtype), "specjax": about}, tensors)
+    saving.write(folder, {**saving.to_hf(config, dtype), **_NAMES, "specjax": about}, tensors)
 
 
 def is_student(folder: str | os.PathLike[str]) -> bool:
@@ -126,20 +137,22 @@ def read_config(folder: str | os.PathLike[str]) -> ModelConfig:
     Raises:
       ValueError: no student's folder, or a value that can't be; names it.
     """
-    folder = pathlib.Path(folder)
-    about = loading.read_json(folder / "config.json").get("specjax")
-    if not isinstance(about, Mapping) or about.get("embedding") != "target":
-        raise ValueError(
-            f"{folder / 'config.json'} has no specjax.embedding='target': this is no draft model "
-            "as train.draft_model makes it (a whole model is loaded with specjax.models.load)"
-        )
-    config, size = loading.read_config(folder), about.get("draft_vocab_size")
+    path = pathlib.Path(folder) / "config.json"
+    whole = _about(path.parent)
+    about = whole["specjax"]
+    # Folders of earlier versions name the family as a whole model does.
+    named = {**whole, "model_type": about.get("family", whole.get("model_type"))}
+    try:
+        config = ModelConfig.from_hf(named)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    size = about.get("draft_vocab_size")
     if size == config.vocab_size:
         return config
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < config.vocab_size:
         raise ValueError(
-            f"{folder / 'config.json'}: specjax.draft_vocab_size={size!r}; it must be 1 to "
-            f"{config.vocab_size}, the target's vocabulary"
+            f"{path}: specjax.draft_vocab_size={size!r}; it must be 1 to {config.vocab_size}, the "
+            "target's vocabulary"
         )
     return dataclasses.replace(config, tied=False, draft_vocab_size=size)
 
@@ -160,6 +173,7 @@ def load(
     target_config: ModelConfig,
     *,
     panels: bool | None = None,
+    target_folder: str | os.PathLike[str] | None = None,
 ) -> tuple[Target, Params, Array | None]:
     """Loads a student beside its target, in the dtype of the target.
 
@@ -168,6 +182,7 @@ def load(
       target_params: the target's parameters, whose embedding the student's *is*.
       target_config: the target's configuration.
       panels: see ``models.load``.
+      target_folder: see ``check_pair``.
 
     Returns:
       The student as a ``Target`` whose logits are over the draft vocabulary, its parameters, and
@@ -175,11 +190,11 @@ def load(
       ``drafters.DraftModelParams`` takes the last two.
 
     Raises:
-      ValueError: see ``read``; or it was made for a target of another width or vocabulary.
+      ValueError: see ``read`` and ``check_pair``.
     """
     dtype = np.dtype(target_params["embed"].dtype)
     config = read_config(folder)
-    check_pair(folder, config, target_config)
+    check_pair(folder, config, target_config, target_folder)
     if panels is None:
         panels = loading.wants_panels(config, dtype)
     _, own, ids = _read(pathlib.Path(folder), dtype, panels)
@@ -214,13 +229,20 @@ def assemble(
     return params | {"head": head}
 
 
-def check_pair(folder: str | os.PathLike[str], student: ModelConfig, target: ModelConfig) -> None:
-    """Checks that a student belongs to a target of this shape.
+def check_pair(
+    folder: str | os.PathLike[str],
+    student: ModelConfig,
+    target: ModelConfig,
+    target_folder: str | os.PathLike[str] | None = None,
+) -> None:
+    """Checks that a student belongs to a target: to one of this shape and, if known, these weights.
 
     Args:
-      folder: the student's, for the message.
+      folder: the student's.
       student: its configuration.
       target: the target's.
+      target_folder: where the target's files are, which are read only if the student says whose it
+        is (see ``save``); None: the weights are not checked.
 
     Raises:
       ValueError: it does not.
@@ -232,6 +254,33 @@ def check_pair(folder: str | os.PathLike[str], student: ModelConfig, target: Mod
                 f"{folder} holds a draft model that borrows the embedding of a target of "
                 f"{name}={ours}; this target's is {theirs}: take the target it was trained for"
             )
+    made_for = _about(pathlib.Path(folder))["specjax"].get("target")
+    if made_for is None or target_folder is None:
+        return
+    found = fingerprint.target(pathlib.Path(target_folder))
+    if found != made_for:
+        raise ValueError(
+            f"{folder} holds a draft model that borrows the embedding of a target of fingerprint "
+            f"{made_for!s:.12}; the one in {target_folder} has other weights ({found:.12}): take "
+            "the target it was trained for, or train one for this"
+        )
+
+
+def _about(folder: pathlib.Path) -> Mapping[str, Any]:
+    """The config.json of a student's folder; its entry ``specjax`` is an object."""
+    missing = [n for n in ("config.json", "model.safetensors") if not (folder / n).is_file()]
+    whole = {} if missing else loading.read_json(folder / "config.json")
+    about = whole.get("specjax")
+    if not missing and isinstance(about, Mapping) and about.get("embedding") == "target":
+        return whole
+    lacks = (
+        "its config.json has no specjax.embedding='target' (a whole model is loaded with "
+        "specjax.models.load)"
+    )
+    if missing:
+        there = "" if folder.is_dir() else " (there is no such folder)"
+        lacks = f"{missing[0]} is missing{there}"
+    raise ValueError(f"{folder}: this is no draft model as train.draft_model makes it: {lacks}")
 
 
 def _own_entries(config: ModelConfig) -> list[Entry]:

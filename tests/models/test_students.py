@@ -17,7 +17,16 @@ from safetensors.numpy import load_file, save_file
 import specjax
 from specjax import stats
 from specjax.drafters import DraftModelParams, draft_model
-from specjax.models import ModelConfig, init_params, linear, load, students, transformer_target
+from specjax.models import (
+    ModelConfig,
+    fingerprint,
+    init_params,
+    linear,
+    load,
+    saving,
+    students,
+    transformer_target,
+)
 
 TIED = ModelConfig(
     vocab_size=128, width=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, ffn_width=64,
@@ -155,6 +164,41 @@ def test_another_target_is_refused(tmp_path: pathlib.Path, changes: dict, words:
         students.load(tmp_path, weights(), dataclasses.replace(TIED, **changes))
 
 
+def made_for(folder: pathlib.Path, content: bytes) -> str:
+    """The fingerprint of a target's folder that holds these weights."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(content)
+    return fingerprint.target(folder)
+
+
+def test_a_target_of_other_weights_is_refused(tmp_path: pathlib.Path) -> None:
+    """Where the student says whose it is, and the caller which target this is."""
+    mark, other = made_for(tmp_path / "a", b"one"), made_for(tmp_path / "b", b"two")
+    config = students.config_of(TIED, (0,), len(IDS))
+    draft, own = tmp_path / "draft", students.from_target(weights(), (0,))
+    students.save(draft, config, own, IDS, target=mark)
+    words = (
+        f"borrows the embedding of a target of fingerprint {mark[:12]}; the one in .*b has other"
+    )
+    with pytest.raises(ValueError, match=rf"{words} weights \({other[:12]}\): take the target it"):
+        students.load(draft, weights(), TIED, target_folder=tmp_path / "b")
+    with pytest.raises(ValueError, match=words):
+        students.check_pair(draft, config, TIED, tmp_path / "b")
+    students.load(draft, weights(), TIED, target_folder=tmp_path / "a")
+    students.load(draft, weights(), TIED)
+    students.save(draft, config, own, IDS)  # of nobody knows which
+    students.load(draft, weights(), TIED, target_folder=tmp_path / "b")
+
+
+def test_the_target_s_files_are_left_alone_if_the_student_does_not_say_whose_it_is(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A fingerprint takes a second a gigabyte."""
+    saved(tmp_path)
+    students.load(tmp_path, weights(), TIED, target_folder=tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize("layers", [(), (0, 3), (-1,)])
 def test_blocks_the_target_lacks(layers: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"layers=\(.*one of the target's blocks, 0 to 2"):
@@ -189,19 +233,62 @@ def test_faulty_files(tmp_path: pathlib.Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        (None, "has no specjax.embedding='target': this is no draft model"),
-        ({"embedding": "own"}, "has no specjax.embedding='target'"),
+        (
+            None,
+            "this is no draft model as train.draft_model makes it: its config.json has no specj",
+        ),
+        (
+            {"embedding": "own"},
+            "has no specjax.embedding='target' .a whole model is loaded with sp",
+        ),
         ({"embedding": "target", "draft_vocab_size": 129}, "draft_vocab_size=129; it must be 1"),
         ({"embedding": "target"}, "draft_vocab_size=None; it must be 1 to 128"),
+        ({"embedding": "target", "family": "gpt2"}, "config.json: model_type='gpt2' is not supp"),
     ],
 )
 def test_faulty_configurations(tmp_path: pathlib.Path, about: Any, words: str) -> None:
     saved(tmp_path)
     path = tmp_path / "config.json"
+    family = {"family": "llama"} if about else {}
+    about = about and family | about
     config = json.loads(path.read_text()) | {"specjax": about}
     path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=words):
         students.read(tmp_path)
+
+
+@pytest.mark.parametrize("lacks", ["config.json", "model.safetensors"])
+def test_a_folder_that_lacks_a_file_is_named(tmp_path: pathlib.Path, lacks: str) -> None:
+    saved(tmp_path)
+    (tmp_path / lacks).unlink()
+    with pytest.raises(
+        ValueError, match=rf"^{tmp_path}: this is no draft model .*: {lacks} is missing$"
+    ):
+        students.read(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"nowhere: this is no draft model .*: config.json is missing .there is no"
+    ):
+        students.read(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "smollm3"])
+def test_folders_of_earlier_versions_are_read(tmp_path: pathlib.Path, family: str) -> None:
+    """They had the names of a whole model."""
+    target = dataclasses.replace(TIED, family=family, qkv_bias=family == "qwen2")
+    target = dataclasses.replace(target, qk_norm=family == "qwen3")
+    if family == "smollm3":
+        target = dataclasses.replace(target, rope_layers=(True, True, False))
+    config = students.config_of(target, (0, 2), len(IDS))
+    students.save(tmp_path, config, students.random(config, jax.random.key(0)), IDS)
+    now = students.read(tmp_path)
+    assert now.config == config
+    path = tmp_path / "config.json"
+    about = json.loads(path.read_text()) | saving.to_hf(config, np.float32)
+    del about["specjax"]["family"]
+    path.write_text(json.dumps(about))
+    was = students.read(tmp_path)
+    assert was.config == config
+    jax.tree.map(np.testing.assert_array_equal, was.own, now.own)
 
 
 def test_a_truncated_file(tmp_path: pathlib.Path) -> None:
@@ -213,6 +300,16 @@ def test_a_truncated_file(tmp_path: pathlib.Path) -> None:
 
 
 def test_it_is_no_whole_model(tmp_path: pathlib.Path) -> None:
-    saved(tmp_path, name="tied")
-    with pytest.raises(ValueError, match=r"embed_tokens\.weight \(a draft model that borrows"):
+    saved(tmp_path)
+    with pytest.raises(ValueError, match=r"config\.json: model_type='specjax_student' is not supp"):
         load(tmp_path)
+
+
+def test_transformers_takes_it_for_no_model(tmp_path: pathlib.Path) -> None:
+    """As a llama it would get a random embedding, and a warning."""
+    transformers = pytest.importorskip("transformers")
+    saved(tmp_path)
+    with pytest.raises(ValueError, match="specjax_student"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="specjax_student"):
+        transformers.AutoConfig.from_pretrained(tmp_path)

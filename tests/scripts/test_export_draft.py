@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from scripts import export_draft
-from specjax.models import load, loading, students
+from specjax.models import fingerprint, load, loading, students
 from tests.eval import tiny
 
 LAYERS, SIZE = (1,), 64
@@ -119,6 +119,17 @@ def test_a_folder_that_has_a_tokenizer_s_name_is_left_out(tmp_path: pathlib.Path
     assert names == {file.name for file in folder.iterdir()} - {"tokenizer_old"}
 
 
+def test_a_target_of_other_weights_is_refused(tmp_path: pathlib.Path) -> None:
+    folder, draft, ids = make(tmp_path)
+    read = students.read(draft)
+    students.save(draft, read.config, read.own, ids, target=fingerprint.target(folder))
+    other = tiny.make_folder(tmp_path / "other", seed=1)
+    with pytest.raises(ValueError, match=r"draft holds a draft model .* has other weights"):
+        export_draft.run(draft, tmp_path / "out", str(other))
+    assert not (tmp_path / "out").exists()
+    export_draft.run(draft, tmp_path / "out", str(folder))
+
+
 def test_what_was_there_stays_until_all_is_written(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,4 +175,4 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
     assert "holds a whole model" in done.stdout
     command[3] = "--draft=nowhere"
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 2 and "nowhere/config.json is missing" in done.stderr
+    assert done.returncode == 2 and "nowhere: this is no draft model" in done.stderr
