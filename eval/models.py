@@ -153,7 +153,9 @@ def load_draft(name: str, target: Chat, dtype: Any = None) -> tuple[Target, Any]
       ValueError: it can't be used, or doesn't belong to the target; says why.
     """
     if students.is_student(name):
-        model, params, ids = students.load(name, target.params, target.config)
+        model, params, ids = students.load(
+            name, target.params, target.config, target_folder=chats.find(target.name)
+        )
         return model, DraftModelParams(params, ids)
     draft = chats.load(name, dtype)
     check_pair(target, draft)

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import chat as chats
-from specjax.models import ModelConfig, loading, students, transformer_target
+from specjax.models import ModelConfig, fingerprint, loading, students, transformer_target
 from specjax.models.students import Student
-from specjax.models.transformer import output_rows
-from train import cli, distill, loop, start
+from specjax.models.transformer import output_matrix, output_rows
+from train import asked, cli, distill, loop, start
 from train.asked import Sums
 from train.draft_settings import DraftSettings, read
 from train.material import Material
@@ -52,28 +52,35 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
     params, model = material.params, transformer_target(config)
     ids = start.draft_vocabulary(_kept(before), s.draft_vocab_size, material)
     draft_ids = ids if config.draft_vocab_size else None
+    whose = fingerprint.target(material.folder)
     frozen = {
+        **material.output,
         "embed": params["embed"],
+        "ids": jnp.asarray(ids),
         "rows": output_rows(params, jnp.asarray(ids)),
         "known": jnp.asarray(np.isin(np.arange(target.vocab_size), ids)),
         "target": material.frozen,
     }
 
-    def measured(own: Any, frozen: Any, batch: Any) -> tuple[jax.Array, Sums]:
+    def measured(
+        own: Any, frozen: Any, batch: Any, law: asked.Whole | None = None
+    ) -> tuple[jax.Array, Sums]:
         final = material.features(frozen["target"], batch)[..., -target.width :]  # of the last one
         # The borrowed parts are constants; where the loop computes in another dtype, so do they.
         dtype = own["norm"].dtype
         embed, rows = (frozen[name].astype(dtype) for name in ("embed", "rows"))
         whole = {**own, "embed": embed, "head": rows}
         said = distill.ask(model, whole, rows, frozen["known"], batch, final)
-        return distill.objective(said, batch["segment"], loss=s.loss, positions=s.positions)
+        how = {"loss": s.loss, "positions": s.positions, "whole": law}
+        return distill.objective(said, batch["segment"], **how)
 
     def loss(own: Any, frozen: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Sums]:
         del key
         return measured(own, frozen, batch)
 
     def evaluate(own: Any, frozen: Any, batch: Any) -> Sums:
-        total, sums = measured(own, frozen, batch)
+        law = asked.Whole(output_matrix(frozen), frozen["ids"])
+        total, sums = measured(own, frozen, batch, law)
         return {**sums, "loss": total}
 
     return loop.Task(
@@ -85,7 +92,7 @@ def make_task(s: DraftSettings, workdir: str) -> loop.Task:
         held_out=material.held_out(),
         fingerprint=material.fingerprint(ids) | {"draft": str(config)},
         tokens_per_batch=material.tokens_per_batch,
-        export=lambda own, to: students.save(to, config, own, draft_ids),
+        export=lambda own, to: students.save(to, config, own, draft_ids, target=whose),
         name=f"draft model for {material.name}",
     )
 
@@ -99,6 +106,7 @@ def _config(s: DraftSettings, target: ModelConfig, before: Student | None) -> Mo
         raise ValueError(f"config.{error}") from error
     if before:
         start.check_same(s.start, before.config, config)
+        students.check_pair(s.start, before.config, target, chats.find(s.target))
     return config
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from eval import chat as chats
 from specjax.heads import EagleConfig, formats
 from specjax.models import ModelConfig, loading
-from specjax.models.transformer import output_rows
+from specjax.models.transformer import output_matrix, output_rows
 from train import asked, cli, eagle, eagle_init, loop, start
 from train.eagle_settings import TARGET, EagleSettings, head_config, read
 from train.features import FINAL
@@ -51,8 +51,10 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
     ids = start.draft_vocabulary(before.ids if before else None, s.draft_vocab_size, material)
     rows = output_rows(params, jnp.asarray(ids))
     frozen = {
+        **material.output,
         "embed": params["embed"],
         "rows": rows,
+        "ids": jnp.asarray(ids),
         "known": jnp.asarray(np.isin(np.arange(model.vocab_size), ids)),
         "target": material.frozen,
     }
@@ -70,7 +72,9 @@ def make_task(s: EagleSettings, workdir: str) -> loop.Task:
         return asked.objective(unrolled(head, frozen, batch, s.steps), **how)
 
     def evaluate(head: Any, frozen: Any, batch: Any) -> asked.Sums:
-        total, sums = asked.objective(unrolled(head, frozen, batch, s.eval_steps), **how)
+        whole = asked.Whole(output_matrix(frozen), frozen["ids"])
+        answers = unrolled(head, frozen, batch, s.eval_steps)
+        total, sums = asked.objective(answers, **how, whole=whole)
         return {**sums, "loss": total}
 
     def init(key: jax.Array) -> Any:

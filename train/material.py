@@ -219,6 +219,12 @@ class Material:
         """What ``features`` needs of the target inside the step."""
         return {} if self._store else self.params
 
+    @property
+    def output(self) -> dict[str, jax.Array]:
+        """What ``transformer.output_matrix`` needs of the target's parameters."""
+        name = "head" if "head" in self.params else "embed"
+        return {name: self.params[name]}
+
     def features(self, frozen: Any, batch: Any) -> jax.Array:
         """The streams of a batch, inside the step: ``[B, T, F]``."""
         if self._store:

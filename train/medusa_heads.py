@@ -23,7 +23,7 @@ from eval import chat as chats
 from specjax.heads import MedusaConfig, MedusaHeads, formats
 from specjax.heads.medusa import projection_names
 from specjax.models import ModelConfig, loading
-from specjax.models.transformer import output_rows
+from specjax.models.transformer import output_matrix, output_rows
 from train import asked, cli, loop, medusa, start
 from train.features import FINAL
 from train.losses import BY_NAME
@@ -122,24 +122,29 @@ def make_task(s: MedusaSettings, workdir: str) -> loop.Task:
     ids = start.draft_vocabulary(before.ids if before else None, s.draft_vocab_size, material)
     rows = output_rows(material.params, jnp.asarray(ids))
     frozen = {
+        **material.output,
         "rows": rows,
+        "ids": jnp.asarray(ids),
         "known": jnp.asarray(np.isin(np.arange(model.vocab_size), ids)),
         "target": material.frozen,
     }
 
-    def objective(heads: Any, frozen: Any, batch: Any) -> tuple[jax.Array, asked.Sums]:
+    def objective(
+        heads: Any, frozen: Any, batch: Any, whole: asked.Whole | None = None
+    ) -> tuple[jax.Array, asked.Sums]:
         streams = material.features(frozen["target"], batch)
         slots = medusa.slots_of(config, frozen["known"], batch, streams)
         dtype = jax.tree.leaves(heads)[0].dtype
         answers = medusa.unroll(config, heads, frozen["rows"].astype(dtype), slots)
-        return asked.objective(answers, loss=s.loss, decay=s.decay)
+        return asked.objective(answers, loss=s.loss, decay=s.decay, whole=whole)
 
     def loss(heads: Any, frozen: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, asked.Sums]:
         del key
         return objective(heads, frozen, batch)
 
     def evaluate(heads: Any, frozen: Any, batch: Any) -> asked.Sums:
-        total, sums = objective(heads, frozen, batch)
+        whole = asked.Whole(output_matrix(frozen), frozen["ids"])
+        total, sums = objective(heads, frozen, batch, whole)
         return {**sums, "loss": total}
 
     return loop.Task(

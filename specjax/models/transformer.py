@@ -220,6 +220,11 @@ def output_rows(params: Params, ids: Array) -> Array:
     return params["embed"][ids].T
 
 
+def output_matrix(params: Params) -> Array:
+    """``[W, V]``, tied or not: what the last norm's output is multiplied by."""
+    return params["head"] if "head" in params else params["embed"].T
+
+
 def check_layers(layers: tuple[int, ...], num_layers: int) -> None:
     """Raises ValueError unless every entry names a residual stream (0..L, or -1)."""
     bad = [i for i in layers if not -1 <= i <= num_layers]
