@@ -51,7 +51,7 @@ def write(path: pathlib.Path, rows: Sequence[Row], title: str) -> bool:
     panels[0].set_yticks(range(len(categories)), [c.replace("_", " ") for c in categories])
     panels[0].get_yticklabels()[-1].set_fontweight("bold")
     if any(not row["lossless"] for row in drawn):
-        title = f"SYNTHETIC ACCEPTANCE, lossless=False: timing only\n{title}"
+        title = f"lossless=False (synthetic or lossy acceptance): not the target's output\n{title}"
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     columns = 3 if len(temperatures) > 1 else 1
     place = {"loc": "outside lower left", "ncols": columns, "frameon": False, "fontsize": 9}

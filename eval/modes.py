@@ -273,4 +273,8 @@ def sampling_of(temperature: float) -> Sampling | None:
 def _rule(settings: Settings, temperature: float, name: str) -> Verifier:
     if settings.synthetic_alpha is not None and name != PLAIN:
         return synthetic(settings.synthetic_alpha, greedy=temperature == 0)
-    return verify.BY_NAME[settings.verifier] if temperature else verify.greedy
+    if temperature == 0:
+        return verify.greedy
+    rule = verify.BY_NAME[settings.verifier]
+    # Plain decoding drafts nothing, so a rule that loses something has nothing to lose there.
+    return verify.token if name == PLAIN and not rule.lossless else rule

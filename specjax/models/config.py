@@ -8,6 +8,10 @@ from typing import Any
 
 # Class defaults of the families where config.json leaves a field out.
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+_HINTS = {
+    "specjax_student": " (a draft model that borrows its target's embedding is loaded beside it, "
+    "with specjax.models.students)",
+}
 _TIED_BY_DEFAULT = ("smollm3",)
 _ROPE_BASE = {"smollm3": 2_000_000.0}  # all others: 10000
 _ROPE_TYPES = ("default", "linear", "llama3")
@@ -188,7 +192,8 @@ class ModelConfig:
         family = config.get("model_type")
         if family not in _FAMILIES:
             raise ValueError(
-                f"model_type={family!r} is not supported; supported: {', '.join(_FAMILIES)}."
+                f"model_type={family!r} is not supported; supported: {', '.join(_FAMILIES)}"
+                f"{_HINTS.get(str(family), '')}."
             )
         _check_types(config)
         _check_supported(config, family)
