@@ -9,7 +9,7 @@ the last one what turns that into words. The shipped one was made in two runs, o
 data (A: 1,600 conversations, B: 2,076; a folder and a feature store for each):
 
     B  --config.loop.steps=280 --config.loop.final_lr=0.4
-    A  --config.start=... --config.loop.lr=0.009 --config.loop.final_lr=0.02
+    A  --config.start=B/best --config.loop.lr=0.009 --config.loop.final_lr=0.02
        --config.loop.warmup_steps=5 --config.loop.steps=300      (best/, of step 225)
 
 43 minutes on two CPU cores that had other work. Results: top-1 agreement .40 on held-out answers,

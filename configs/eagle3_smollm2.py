@@ -3,17 +3,19 @@
 python -m train.eagle_head --config=configs/eagle3_smollm2.py --workdir=runs/eagle3
     --config.data=runs/data
 
-trains one at once. The shipped one was made in six runs, each from the last one's head, on three
-parts of its data (A: 1,600 conversations, B: 2,076, C: 1,315; a folder and a feature store each):
+trains one at once (never timed as a whole: the 330 steps of the first and the third run below took
+32 minutes). The shipped one was made in six runs, each of which began as the head in the best/ of
+the one before (--config.start=FOLDER), on three parts of its data (A: 1,600 conversations, B:
+2,076, C: 1,315; a folder and a feature store each):
 
     A  --config.supervise=answers --config.loop.steps=170
-    A  --config.start=... --config.supervise=answers --config.loop.steps=138
-    B  --config.start=... --config.loop.steps=160 --config.loop.final_lr=0.5
-    B  --config.start=... --config.steps=2 --config.loop.lr=0.012 --config.loop.steps=170
+    A  --config.start=FOLDER --config.supervise=answers --config.loop.steps=138
+    B  --config.start=FOLDER --config.loop.steps=160 --config.loop.final_lr=0.5
+    B  --config.start=FOLDER --config.steps=2 --config.loop.lr=0.012 --config.loop.steps=170
        --config.loop.final_lr=0.5
-    A  --config.start=... --config.steps=3 --config.loop.lr=0.009 --config.loop.steps=330
+    A  --config.start=FOLDER --config.steps=3 --config.loop.lr=0.009 --config.loop.steps=330
        --config.loop.final_lr=0.02
-    C  --config.start=... --config.steps=3 --config.loop.lr=0.01 --config.loop.steps=250
+    C  --config.start=FOLDER --config.steps=3 --config.loop.lr=0.01 --config.loop.steps=250
        --config.loop.final_lr=0.02 --config.length=1024 --config.batch=3
 
 Under two and a half hours on two CPU cores that had other work. Results: 1.66 tokens a pass at

@@ -7,7 +7,7 @@ The shipped ones were made in two runs, on two halves of their data (A: 1,600 co
 2,076; a folder and a feature store for each):
 
     B  --config.loop.steps=300
-    A  --config.start=... --config.loop.lr=0.014 --config.loop.final_lr=0.02
+    A  --config.start=B/best --config.loop.lr=0.014 --config.loop.final_lr=0.02
        --config.loop.warmup_steps=5 --config.loop.steps=260
 
 37 minutes on two CPU cores that had other work. Results: top-1 agreement .37, .21, .14 and .12 of
