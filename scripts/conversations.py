@@ -24,8 +24,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-_ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"} | {
-    "system": "system"
+_ROLES = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard"), "assistant"),
+    "system": "system",
 }
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _EXAMPLE = '{"prompt": "Why is the sky blue?"}'
@@ -86,7 +88,7 @@ def read_ready(source: str) -> Iterator[Ready]:
     """Reads conversations with answers; as ``read``."""
     for where, fields in _records(source):
         messages = _messages(fields, where)
-        if "response" in fields:
+        if "response" in fields and not (messages and messages[-1]["role"] == "assistant"):
             messages.append({"role": "assistant", "content": _text(fields, "response", where)})
         while messages and messages[-1]["role"] != "assistant":
             messages.pop()
@@ -157,19 +159,19 @@ def _hub(source: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _messages(fields: Mapping[str, Any], where: str) -> list[dict[str, str]]:
-    """The messages of any form, as {"role", "content"}."""
-    if "prompt" in fields:
-        return [{"role": "user", "content": _text(fields, "prompt", where, empty=False)}]
-    if "turns" in fields:
-        texts = _list(fields, "turns", where)
-        turns = ({"turns": text} for text in texts)
-        return [{"role": "user", "content": _text(t, "turns", where, empty=False)} for t in turns]
+    """The messages of any form, as {"role", "content"}; of several forms that which says most."""
     for form, role, content in (
         ("messages", "role", "content"),
         ("conversations", "from", "value"),
     ):
         if form in fields:
             return [_message(m, role, content, where) for m in _list(fields, form, where)]
+    if "turns" in fields:
+        texts = _list(fields, "turns", where)
+        turns = ({"turns": text} for text in texts)
+        return [{"role": "user", "content": _text(t, "turns", where, empty=False)} for t in turns]
+    if "prompt" in fields:
+        return [{"role": "user", "content": _text(fields, "prompt", where, empty=False)}]
     raise ValueError(
         f"{where} has only {', '.join(map(repr, fields)) or 'no keys'}; it needs "
         '"prompt", "turns", "messages" or "conversations"'
@@ -182,7 +184,10 @@ def _message(message: Any, role: str, content: str, where: str) -> dict[str, str
     if message.get(role) not in _ROLES:
         names = ", ".join(_ROLES)
         raise ValueError(f'{where}: "{role}" is {message.get(role)!r}; it must be one of {names}')
-    return {"role": _ROLES[message[role]], "content": _text(message, content, where)}
+    out = {"role": _ROLES[message[role]], "content": _text(message, content, where)}
+    if message.get("reasoning_content") is not None:  # templates of models that think render it
+        out["reasoning_content"] = _text(message, "reasoning_content", where)
+    return out
 
 
 def _list(fields: Mapping[str, Any], key: str, where: str) -> list[Any]:

@@ -72,7 +72,8 @@ def turns(
     """The answers in a conversation of texts, as the chat template renders them.
 
     An answer ends with the first id of ``eos_ids``: what a template writes after it (a line break,
-    often) no target ever emitted.
+    often) no target ever emitted. Nor did it emit what a template puts before the answer's own
+    text (an empty block of thinking): that counts as given.
 
     Args:
       tokenizer: a transformers tokenizer with a chat template.
@@ -113,17 +114,19 @@ def _by_tags(tokenizer: Any, messages: Messages) -> Turn:
             f"the chat template's generation tags mark {len(edges) // 2} spans where the "
             f"conversation has {answers} answers; an answer is empty, or the tags are wrong"
         )
-    turn = Turn(ids[: edges[-2]], ids[edges[-2] : edges[-1]])
-    said, written = (
-        "".join(text.split())  # templates trim
-        for text in (str(messages[-1]["content"]), tokenizer.decode(turn.answer))
-    )
-    if said not in written:
+    given, marked = ids[: edges[-2]], ids[edges[-2] : edges[-1]]
+    text = tokenizer.decode(marked)
+    begins = _begins(messages[-1], text)
+    if begins is None:
         raise ValueError(
-            f"the chat template's generation tags mark {tokenizer.decode(turn.answer)[:40]!r} as "
-            f"the answer {messages[-1]['content'][:40]!r}; correct the tags"
+            f"the chat template's generation tags mark {text[:40]!r} as the answer "
+            f"{messages[-1]['content'][:40]!r}; correct the tags"
         )
-    return turn
+    before = sum(
+        len(tokenizer.decode(marked[: at + 1])) <= begins
+        for at in range(len(marked) if begins else 0)
+    )
+    return Turn(given + marked[:before], marked[before:])
 
 
 def _by_prefix(tokenizer: Any, messages: Messages) -> Turn:
@@ -136,20 +139,43 @@ def _by_prefix(tokenizer: Any, messages: Messages) -> Turn:
             "what the target wrote can't be told; add {% generation %} tags to the template"
         )
     answer = whole[len(before) :]
-    follows = answer.lstrip().startswith(str(messages[-1]["content"]).strip())
-    if not follows and before == _render(tokenizer, messages[:-1]):
+    begins = _begins(messages[-1], answer)
+    if begins != 0 and before == _render(tokenizer, messages[:-1]):
         # No generation prompt. That is fine where the answer follows at once ([/INST]), and wrong
         # where the template writes a header first, which would pass for the target's own words.
         raise ValueError(
             "the chat template has no generation prompt, and something precedes the answer; "
             "add one (`if add_generation_prompt`), or {% generation %} tags"
         )
+    before, answer = before + answer[: begins or 0], answer[begins or 0 :]
     given, ids = _encode(tokenizer, before), _encode(tokenizer, whole)
     if ids[: len(given)] == given:
         return Turn(given, ids[len(given) :])
     # The end of the prompt and the beginning of the answer would make one token. The target was
     # given the prompt alone.
     return Turn(given, _encode(tokenizer, answer))
+
+
+def _begins(message: dict[str, Any], rendered: str) -> int | None:
+    """Where what the target wrote begins in the rendering of its answer.
+
+    Args:
+      message: its content, and what it thought (``reasoning_content``), if that is known.
+      rendered: what the template has after the prompt.
+
+    Returns:
+      0 where nothing but white space precedes it (templates trim), and where its own thinking does;
+      None where the template doesn't write it, or not in these words.
+    """
+    places = [at for at, letter in enumerate(rendered) if not letter.isspace()]
+    squeezed = "".join(rendered[at] for at in places)
+    thought, said = (
+        "".join(str(message.get(name) or "").split()) for name in ("reasoning_content", "content")
+    )
+    if thought and thought in squeezed:
+        return 0  # with the tag before it
+    found = squeezed.find(said)
+    return places[found] if found > 0 else None if found < 0 else 0
 
 
 def _render(tokenizer: Any, messages: Messages, **options: Any) -> str:

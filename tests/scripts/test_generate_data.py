@@ -424,6 +424,27 @@ def test_a_bad_ready_answer_is_named(tmp_path, fields, message):
         list(conversations.read_ready(write(tmp_path / "r.jsonl", fields)))
 
 
+def test_the_form_that_says_most_is_read(tmp_path):
+    """Data sets on the hub repeat a conversation's first turn as its "prompt"."""
+    said = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+        {"role": "user", "content": "c"},
+    ]
+    path = write(tmp_path / "m.jsonl", {"prompt": "a", "messages": said})
+    [one] = conversations.read(path)
+    assert one.turns == ("a", "c")
+    [ready] = conversations.read_ready(path)
+    assert ready.messages == said[:2]
+    [ready] = conversations.read_ready(
+        write(tmp_path / "r.jsonl", {"prompt": "a", "messages": said, "response": "d"})
+    )
+    assert ready.messages == [*said, {"role": "assistant", "content": "d"}]
+    shared = [{"from": "human", "value": "a"}, {"from": "chatgpt", "value": "b"}]
+    [ready] = conversations.read_ready(write(tmp_path / "s.jsonl", {"conversations": shared}))
+    assert [m["role"] for m in ready.messages] == ["user", "assistant"]
+
+
 def test_bad_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"can't read 'no.jsonl': No such file"):
         list(conversations.read("no.jsonl"))

@@ -32,6 +32,21 @@ STRIPS_THINKING = (
     "<|im_start|>{{ m.role }}\n{{ text }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# As Qwen3's: the last answer is given an empty block of thinking where it has none.
+INSERTS_THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last and '<think>' not in m.content %}"
+    "<think>\n{{ (m.reasoning_content or '') | trim }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TAGGED_INSERTS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{%- generation %}<think>\n\n</think>\n\n"
+    "{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 TAGGED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' %}{%- generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
@@ -128,6 +143,32 @@ def test_stripped_thinking_makes_samples_of_their_own():
     # Without thinking nothing is stripped, and the turns stay together.
     assert len(found(tokenizer, talk("Hi", "Hello!", "Go", second))) == 1
     assert len(found(make(CHATML), talk("Hi", first, "Go", second))) == 1
+
+
+@pytest.mark.parametrize("template", [INSERTS_THINKING, TAGGED_INSERTS])
+def test_what_the_template_inserts_is_not_the_targets(template):
+    block = "<think>\n\n</think>\n\n"
+    tokenizer = make(template)
+    [(text, spans)] = found(tokenizer, talk("Hi", "H\u00e9llo!"))
+    assert text.endswith(f"assistant\n{block}H\u00e9llo!<|im_end|>")
+    assert spans == ["H\u00e9llo!<|im_end|>"]
+    samples = found(tokenizer, talk("Hi", "Hello!", "Go", "Bye"))
+    assert [spans for _, spans in samples] == (
+        [["Hello!<|im_end|>"], ["Bye<|im_end|>"]]  # the first answer loses its block
+        if template == INSERTS_THINKING
+        else [["Hello!<|im_end|>", "Bye<|im_end|>"]]
+    )
+
+
+def test_the_targets_own_thinking_is_its_own():
+    tokenizer = make(INSERTS_THINKING)
+    own = "<think>\nhm\n</think>\n\nHello!"
+    [(_, spans)] = found(tokenizer, talk("Hi", own))
+    assert spans == [f"{own}<|im_end|>"]
+    messages = talk("Hi", "Hello!")
+    messages[-1]["reasoning_content"] = "hm\n"
+    [(_, spans)] = found(tokenizer, messages)
+    assert spans == [f"{own}<|im_end|>"]
 
 
 def test_an_answer_that_is_no_continuation_is_refused():
