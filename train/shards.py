@@ -65,8 +65,9 @@ def read_manifest(path: pathlib.Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(
-            f"there is no {path}: the data isn't there or isn't complete; make it with "
-            "scripts.generate_data, as docs/training.md says"
+            f"there is no {path}: the data isn't there or isn't complete; make it with python -m "
+            "scripts.generate_data --config=configs/generate_data_smollm2.py "
+            f"--workdir={path.parent} (an hour; with --config.smoke a minute)"
         ) from None
     except (OSError, ValueError) as error:
         raise ValueError(f"can't read {path} ({error}); make the data again") from error
